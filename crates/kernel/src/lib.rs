@@ -1,0 +1,23 @@
+//! The pure core of Isles.
+//!
+//! Nothing here reads a file, a socket, a clock or a source of randomness; what a function needs, it is given.
+//! So every rule below can be tested exhaustively or by properties, and replayed in simulation.
+//!
+//! In reading order:
+//!   * [`names`]      the newtypes that travel: tenants, shards, buckets, versions, positions
+//!   * [`hash`]       FNV-1a over UTF-16, and the old float variant for reading old data
+//!   * [`id`]         self-routing ids and instance names
+//!   * [`placement`]  groups, regions, generations: which bucket a key belongs to
+//!   * [`routing`]    which shard a bucket or a pinned tenant lives on
+//!   * [`value`]      typed values, without loss on any engine
+//!   * [`schema`]     tables as the shards store them
+//!   * [`change`]     row changes, as the change log records them
+
+pub mod change;
+pub mod hash;
+pub mod id;
+pub mod names;
+pub mod placement;
+pub mod routing;
+pub mod schema;
+pub mod value;

@@ -1,1 +1,4 @@
-//! (to be written)
+//! Shards: one trait, two real engines.
+
+pub mod env;
+pub mod sqlite;

@@ -1,1 +1,12 @@
-//! (to be written)
+//! Deterministic simulation: real code, virtual time, a disk that can lose power.
+//!
+//! In reading order:
+//!   * [`rng`]    the one source of randomness of a history
+//!   * [`exec`]   seeded executor with virtual time; it runs the product's ordinary async code
+//!   * [`disk`]   a crash VFS for real SQLite: unsynced writes are lost or torn
+//!   * [`check`]  what must hold of a history: list-append
+
+pub mod check;
+pub mod disk;
+pub mod exec;
+pub mod rng;

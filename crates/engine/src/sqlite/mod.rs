@@ -1,0 +1,3 @@
+//! A shard that is a SQLite file.
+
+pub mod vfs;

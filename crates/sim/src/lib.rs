@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!   * [`rng`]    the one source of randomness of a history
+//!   * [`trace`]  what happened: every step of a history, and counts of the rare ones
 //!   * [`exec`]   seeded executor with virtual time; it runs the product's ordinary async code
 //!   * [`disk`]   a crash VFS for real SQLite: unsynced writes are lost or torn
 //!   * [`check`]  what must hold of a history: list-append
@@ -10,3 +11,4 @@ pub mod check;
 pub mod disk;
 pub mod exec;
 pub mod rng;
+pub mod trace;

@@ -1,4 +1,18 @@
 //! Shards: one trait, two real engines.
+//!
+//! In reading order:
+//!   * [`env`]       time, tasks and threads, given by whoever runs us
+//!   * [`error`]     what can go wrong, for branching and for people
+//!   * [`fence`]     which units a shard serves, and from which routing version on
+//!   * [`shard`]     the trait
+//!   * [`digest`]    summaries of rows that agree across engines
+//!   * [`sqlite`]    a shard that is a SQLite file
+//!   * [`postgres`]  a shard that is a PostgreSQL database
 
+pub mod digest;
 pub mod env;
+pub mod error;
+pub mod fence;
+pub mod shard;
+pub mod postgres;
 pub mod sqlite;

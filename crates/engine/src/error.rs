@@ -1,0 +1,157 @@
+//! What can go wrong with a shard.
+//!
+//! Two uses of errors. For branching: [`ShardError`], where each variant is one thing a caller does differently.
+//! For people: [`SqlError`], with PostgreSQL's codes, which every `ShardError` can be shown as.
+//!
+//! *May have happened* is a variant of its own: whoever retries it as if nothing had happened doubles a write.
+
+use isles_kernel::names::RoutingVersion;
+use isles_kernel::schema::{SchemaError, Unit};
+use std::fmt;
+
+pub type Result<T> = std::result::Result<T, ShardError>;
+
+/// An error as PostgreSQL reports it to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqlError {
+    /// Five characters of SQLSTATE.
+    pub sqlstate: &'static str,
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+}
+
+impl SqlError {
+    pub fn new(sqlstate: &'static str, message: impl Into<String>) -> SqlError {
+        SqlError { sqlstate, message: message.into(), detail: None, hint: None }
+    }
+
+    pub fn with_detail(mut self, detail: impl Into<String>) -> SqlError {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    pub fn with_hint(mut self, hint: impl Into<String>) -> SqlError {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.sqlstate)?;
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a caller must do next.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError {
+    /// The shard does not serve this unit at the version the caller routed with. Nothing happened. Refresh the
+    /// routing to at least `needed` and go where it says; a unit that is closed for a moment stays here.
+    #[error("{unit} is not served here at routing version {claimed}, version {needed} is needed")]
+    Moved { unit: Unit, claimed: RoutingVersion, needed: RoutingVersion },
+
+    /// The statement is wrong or breaks a constraint. Its transaction is over; nothing of it happened.
+    #[error("{0}")]
+    Statement(SqlError),
+
+    /// Another transaction was in the way. Nothing happened; the same transaction may be tried again.
+    #[error("the transaction conflicts with another one: {0}")]
+    Conflict(String),
+
+    /// The caller cancelled. Nothing happened.
+    #[error("canceling statement due to user request")]
+    Cancelled,
+
+    /// The time limit passed. Nothing happened.
+    #[error("canceling statement due to statement timeout")]
+    TimedOut,
+
+    /// A limit on rows, bytes or queues was reached. Nothing happened.
+    #[error("{what} exceeds the limit of {limit}")]
+    Limit { what: &'static str, limit: u64 },
+
+    /// The shard cannot be reached, or cannot be opened, at present. Nothing happened.
+    #[error("shard is unavailable: {0}")]
+    Unavailable(String),
+
+    /// The disk is full. Nothing happened, and reads go on.
+    #[error("could not write: {0}")]
+    DiskFull(String),
+
+    /// The commit was on its way when the connection or the disk failed.
+    #[error("the transaction may have happened: {0}")]
+    MayHaveHappened(String),
+
+    /// The shard has stopped itself, since going on could lose or invent data. It serves again once it has been
+    /// reopened. Nothing happened.
+    #[error("the shard has stopped: {0}")]
+    Stopped(String),
+
+    /// Stored data is damaged.
+    #[error("data corrupted: {0}")]
+    Corrupt(String),
+
+    /// A reader of the change log asks for what has been trimmed.
+    #[error("the change log begins after position {trimmed}; this reader must start over")]
+    Trimmed { trimmed: u64 },
+
+    /// The caller misuses the shard: an argument out of bounds, a step out of order.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl ShardError {
+    pub fn statement(sqlstate: &'static str, message: impl Into<String>) -> ShardError {
+        ShardError::Statement(SqlError::new(sqlstate, message))
+    }
+
+    pub fn invalid(message: impl Into<String>) -> ShardError {
+        ShardError::Invalid(message.into())
+    }
+
+    /// Whether the same request may be sent again without doubling a write.
+    pub fn nothing_happened(&self) -> bool {
+        !matches!(self, ShardError::MayHaveHappened(_))
+    }
+
+    /// The error as a client sees it.
+    pub fn for_people(&self) -> SqlError {
+        let message = self.to_string();
+        match self {
+            ShardError::Statement(error) => error.clone(),
+            ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction"),
+            ShardError::Conflict(_) => SqlError::new("40001", message).with_hint("retry the transaction"),
+            ShardError::Cancelled | ShardError::TimedOut => SqlError::new("57014", message),
+            ShardError::Limit { .. } => SqlError::new("54000", message),
+            ShardError::Unavailable(_) => SqlError::new("08006", message),
+            ShardError::DiskFull(_) => SqlError::new("53100", message).with_hint("free some disk space and retry"),
+            ShardError::MayHaveHappened(_) => {
+                SqlError::new("08007", message).with_hint("look whether the change is there before you retry")
+            }
+            ShardError::Stopped(_) => {
+                SqlError::new("57P03", message).with_hint("check the disk, then reopen the shard")
+            }
+            ShardError::Corrupt(_) => SqlError::new("XX001", message).with_hint("restore the shard from a backup"),
+            ShardError::Trimmed { .. } => SqlError::new("55000", message),
+            ShardError::Invalid(_) => SqlError::new("22023", message),
+        }
+    }
+}
+
+impl From<SchemaError> for ShardError {
+    fn from(error: SchemaError) -> ShardError {
+        let sqlstate = match error {
+            SchemaError::NoTable(_) => "42P01",
+            SchemaError::Exists(_) => "42P07",
+            SchemaError::NoColumn { .. } => "42703",
+            SchemaError::NoKey { .. } => "42704",
+            SchemaError::Invalid(_) => "42P16",
+        };
+        ShardError::statement(sqlstate, error.to_string())
+    }
+}

@@ -1,0 +1,295 @@
+//! Fences: which units a shard serves, and from which routing version on.
+//!
+//! The fence is in the shard and not in the router: a router may hold an old map for any length of time, so only
+//! the owner of the data can refuse a late write. Each request carries a [`Claim`], the version it was routed with
+//! and the units it touches; the shard compares it with its fences in the request's own transaction.
+//!
+//! What no fence speaks of, the shard does not serve. A new shard serves nothing until it has been told to.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-7   at most one shard accepts writes for a unit, and the refusal is the shard's
+//!   * a fence's version never falls
+
+use crate::error::{Result, ShardError};
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
+use isles_kernel::schema::Unit;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a request is allowed to do with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceMode {
+    /// Reads and writes, of requests routed with the fence's version or a later one.
+    Open,
+    /// Reads only: the unit is being cut over.
+    ReadOnly,
+    /// Nothing: the unit is elsewhere.
+    Closed,
+}
+
+/// The units one fence speaks of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum FenceScope {
+    /// Buckets `first..=last` of a group.
+    Buckets { group: GroupName, first: BucketId, last: BucketId },
+    /// A tenant that is pinned, whatever its bucket's fence says.
+    Tenant(Option<TenantId>),
+    /// Reference and global tables.
+    Shared,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    pub scope: FenceScope,
+    pub version: RoutingVersion,
+    pub mode: FenceMode,
+}
+
+/// One unit a request touches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    Bucket(GroupName, BucketId),
+    /// A tenant, and the bucket it hashes to, which counts unless the tenant is pinned.
+    Tenant(Option<TenantId>, GroupName, BucketId),
+    Shared,
+}
+
+impl Claimed {
+    pub fn unit(&self) -> Unit {
+        match self {
+            Claimed::Bucket(group, bucket) => Unit::Bucket(group.clone(), *bucket),
+            Claimed::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
+            Claimed::Shared => Unit::Shared,
+        }
+    }
+}
+
+/// What the router believed when it chose this shard.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Claim {
+    pub version: RoutingVersion,
+    pub units: Vec<Claimed>,
+}
+
+/// Whether a request only reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// A run of buckets under one fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    first: u32,
+    last: u32,
+    version: RoutingVersion,
+    mode: FenceMode,
+}
+
+/// All fences of a shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FenceTable {
+    /// Runs of each group, ordered, without overlap; neighbours that agree are one run.
+    buckets: BTreeMap<GroupName, Vec<Run>>,
+    tenants: BTreeMap<Option<TenantId>, (RoutingVersion, FenceMode)>,
+    shared: Option<(RoutingVersion, FenceMode)>,
+}
+
+impl FenceTable {
+    pub fn from_fences(fences: impl IntoIterator<Item = Fence>) -> Result<FenceTable> {
+        let mut table = FenceTable::default();
+        fences.into_iter().try_for_each(|fence| table.set(&fence))?;
+        Ok(table)
+    }
+
+    /// All fences, in one order whatever the order they were set in.
+    pub fn fences(&self) -> Vec<Fence> {
+        let runs = self.buckets.iter().flat_map(|(group, runs)| {
+            runs.iter().map(|run| Fence {
+                scope: FenceScope::Buckets { group: group.clone(), first: BucketId(run.first), last: BucketId(run.last) },
+                version: run.version,
+                mode: run.mode,
+            })
+        });
+        let tenants = self.tenants.iter().map(|(tenant, (version, mode))| Fence {
+            scope: FenceScope::Tenant(tenant.clone()),
+            version: *version,
+            mode: *mode,
+        });
+        let shared = self.shared.map(|(version, mode)| Fence { scope: FenceScope::Shared, version, mode });
+        runs.chain(tenants).chain(shared).collect()
+    }
+
+    /// Sets one fence. A version that falls is refused: it would let a late router in.
+    pub fn set(&mut self, fence: &Fence) -> Result<()> {
+        let (version, mode) = (fence.version, fence.mode);
+        match &fence.scope {
+            FenceScope::Buckets { group, first, last } => {
+                self.set_buckets(group, Run { first: first.0, last: last.0, version, mode })
+            }
+            FenceScope::Tenant(tenant) => {
+                check_rise(self.tenants.get(tenant).map(|old| old.0), version)?;
+                self.tenants.insert(tenant.clone(), (version, mode));
+                Ok(())
+            }
+            FenceScope::Shared => {
+                check_rise(self.shared.map(|old| old.0), version)?;
+                self.shared = Some((version, mode));
+                Ok(())
+            }
+        }
+    }
+
+    fn set_buckets(&mut self, group: &GroupName, new: Run) -> Result<()> {
+        if new.first > new.last {
+            return Err(ShardError::invalid(format!("buckets {}..={} are no range", new.first, new.last)));
+        }
+        let old = self.buckets.get(group).map_or(&[][..], Vec::as_slice);
+        let overlaps = |run: &&Run| run.first <= new.last && new.first <= run.last;
+        old.iter().filter(overlaps).try_for_each(|run| check_rise(Some(run.version), new.version))?;
+        let mut runs: Vec<Run> = old.iter().flat_map(|run| outside(*run, new)).collect();
+        runs.push(new);
+        runs.sort_by_key(|run| run.first);
+        self.buckets.insert(group.clone(), join_neighbours(runs));
+        Ok(())
+    }
+
+    /// Whether a request may do what it wants with all the units it claims.
+    pub fn check(&self, claim: &Claim, access: Access) -> Result<()> {
+        claim.units.iter().try_for_each(|unit| self.check_one(claim.version, unit, access))
+    }
+
+    fn check_one(&self, claimed: RoutingVersion, unit: &Claimed, access: Access) -> Result<()> {
+        let fence = match unit {
+            Claimed::Bucket(group, bucket) => self.bucket(group, *bucket),
+            Claimed::Tenant(tenant, group, bucket) => {
+                self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket))
+            }
+            Claimed::Shared => self.shared,
+        };
+        let (needed, mode) = fence.unwrap_or((RoutingVersion::ZERO, FenceMode::Closed));
+        let allowed = match mode {
+            FenceMode::Open => claimed >= needed,
+            FenceMode::ReadOnly => access == Access::Read && claimed >= needed,
+            FenceMode::Closed => false,
+        };
+        if allowed { Ok(()) } else { Err(ShardError::Moved { unit: unit.unit(), claimed, needed }) }
+    }
+
+    fn bucket(&self, group: &GroupName, bucket: BucketId) -> Option<(RoutingVersion, FenceMode)> {
+        let runs = self.buckets.get(group)?;
+        let at = runs.partition_point(|run| run.last < bucket.0);
+        runs.get(at).filter(|run| run.first <= bucket.0).map(|run| (run.version, run.mode))
+    }
+}
+
+fn check_rise(old: Option<RoutingVersion>, new: RoutingVersion) -> Result<()> {
+    match old {
+        Some(old) if new < old => {
+            Err(ShardError::invalid(format!("a fence's version may not fall from {old} to {new}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The parts of `run` that `new` leaves uncovered.
+fn outside(run: Run, new: Run) -> impl Iterator<Item = Run> {
+    let below = (run.first < new.first).then(|| Run { last: run.last.min(new.first.saturating_sub(1)), ..run });
+    let above = (run.last > new.last).then(|| Run { first: run.first.max(new.last.saturating_add(1)), ..run });
+    below.into_iter().chain(above)
+}
+
+fn join_neighbours(runs: Vec<Run>) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if last.last + 1 == run.first && last.version == run.version && last.mode == run.mode => {
+                last.last = run.last;
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn group() -> GroupName {
+        GroupName::new("users").expect("valid")
+    }
+
+    fn fence(first: u32, last: u32, version: u64, mode: FenceMode) -> Fence {
+        let scope = FenceScope::Buckets { group: group(), first: BucketId(first), last: BucketId(last) };
+        Fence { scope, version: RoutingVersion(version), mode }
+    }
+
+    fn claim(version: u64, bucket: u32) -> Claim {
+        Claim { version: RoutingVersion(version), units: vec![Claimed::Bucket(group(), BucketId(bucket))] }
+    }
+
+    #[test]
+    fn what_no_fence_speaks_of_is_refused() {
+        let table = FenceTable::default();
+        assert!(matches!(table.check(&claim(9, 0), Access::Read), Err(ShardError::Moved { .. })));
+    }
+
+    #[test]
+    fn an_older_version_is_refused_with_the_version_needed() {
+        let table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
+        assert_eq!(table.check(&claim(3, 5), Access::Write), Ok(()));
+        assert_eq!(table.check(&claim(4, 5), Access::Write), Ok(()));
+        let unit = Unit::Bucket(group(), BucketId(5));
+        let moved = ShardError::Moved { unit, claimed: RoutingVersion(2), needed: RoutingVersion(3) };
+        assert_eq!(table.check(&claim(2, 5), Access::Read), Err(moved));
+    }
+
+    #[test]
+    fn a_read_only_fence_lets_reads_through() {
+        let table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::ReadOnly)]).expect("valid");
+        assert!(table.check(&claim(3, 0), Access::Read).is_ok());
+        assert!(table.check(&claim(3, 0), Access::Write).is_err());
+    }
+
+    #[test]
+    fn a_pinned_tenant_goes_by_its_own_fence() {
+        let tenant = Some(TenantId::new("acme").expect("valid"));
+        let pin = Fence { scope: FenceScope::Tenant(tenant.clone()), version: RoutingVersion(5), mode: FenceMode::Closed };
+        let table = FenceTable::from_fences([fence(0, 7, 1, FenceMode::Open), pin]).expect("valid");
+        let claim = |tenant| Claim { version: RoutingVersion(5), units: vec![Claimed::Tenant(tenant, group(), BucketId(1))] };
+        assert!(table.check(&claim(tenant), Access::Write).is_err());
+        assert!(table.check(&claim(None), Access::Write).is_ok());
+    }
+
+    #[test]
+    fn a_version_never_falls() {
+        let mut table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
+        assert!(table.set(&fence(7, 9, 2, FenceMode::Open)).is_err());
+        assert!(table.set(&fence(8, 9, 2, FenceMode::Open)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_behave_like_single_buckets(
+            sets in prop::collection::vec((0u32..20, 0u32..20, any::<bool>()), 1..30),
+        ) {
+            let mut table = FenceTable::default();
+            let mut model: BTreeMap<u32, (u64, FenceMode)> = BTreeMap::new();
+            for (version, (a, b, open)) in (1u64..).zip(sets) {
+                let mode = if open { FenceMode::Open } else { FenceMode::Closed };
+                let (first, last) = (a.min(b), a.max(b));
+                table.set(&fence(first, last, version, mode)).expect("versions rise");
+                model.extend((first..=last).map(|bucket| (bucket, (version, mode))));
+            }
+            for bucket in 0..20 {
+                let expected = model.get(&bucket).map(|(version, mode)| (RoutingVersion(*version), *mode));
+                prop_assert_eq!(table.bucket(&group(), BucketId(bucket)), expected);
+            }
+            prop_assert_eq!(&FenceTable::from_fences(table.fences()).expect("valid"), &table);
+        }
+    }
+}

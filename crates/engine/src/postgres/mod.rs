@@ -1,0 +1,1 @@
+//! A shard that is a PostgreSQL database.

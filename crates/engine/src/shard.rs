@@ -1,0 +1,387 @@
+//! The shard: one physical database with one writer at a time, whatever engine is behind it.
+//!
+//! The trait is what the rest of Isles knows of a database. A shard can run a transaction under a fence, tell its
+//! `seq`, read its change log after a `seq`, take a snapshot at a known `seq` and page through it by key, apply
+//! changes idempotently with the position stored in the same transaction, digest a key range, and apply schema.
+//!
+//! Statements are in the engine's own dialect; nobody below the router looks at SQL text. Values are typed, and the
+//! caller says which types a result has, since SQLite does not know.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-1, I-2  what was acknowledged survives any crash, whole
+//!   * I-4       no answer leaves before the writes it reveals are durable
+//!   * I-7       the fence is checked in the request's own transaction
+//!   * I-29      the log has exactly the committed changes, in an order that respects every dependency
+//!   * I-30      a reader of the log never skips a change
+
+use crate::error::Result;
+use crate::fence::{Access, Claim, Fence};
+use async_trait::async_trait;
+use isles_kernel::change::Change;
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::schema::{Schema, SchemaChange, Unit};
+use isles_kernel::value::{DataType, Value};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Rows of an export page (seed: 1 to 500, 200 when not said).
+pub const EXPORT_ROWS: RangeInclusive<usize> = 1..=500;
+pub const DEFAULT_EXPORT_ROWS: usize = 200;
+/// Changes of a page of events (seed: 1 to 2,000, 500 when not said).
+pub const EVENT_ROWS: RangeInclusive<usize> = 1..=2_000;
+pub const DEFAULT_EVENT_ROWS: usize = 500;
+/// Rows of an internal page; beyond it a page is a burden on memory rather than a saving of round trips.
+pub const MAX_PAGE_ROWS: usize = 10_000;
+/// Rows or changes of one apply; it is one transaction and holds the writer.
+pub const MAX_APPLY_ROWS: usize = 10_000;
+/// Parameters of a statement, the same on both engines (SQLite's own limit is 32,766, PostgreSQL's 65,535).
+pub const MAX_PARAMETERS: usize = 32_766;
+/// Bytes of a statement's text.
+pub const MAX_SQL_BYTES: usize = 1 << 20;
+/// Statements of one request.
+pub const MAX_STATEMENTS: usize = 10_000;
+
+pub type Row = Vec<Value>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+/// One statement in the engine's dialect.
+#[derive(Debug, Clone)]
+pub struct Statement {
+    pub sql: Arc<str>,
+    pub params: Vec<Value>,
+    /// Types of the result's columns, in order; empty when there is no result.
+    pub columns: Arc<[DataType]>,
+}
+
+impl Statement {
+    pub fn new(sql: impl Into<Arc<str>>, params: Vec<Value>) -> Statement {
+        Statement { sql: sql.into(), params, columns: Arc::from([]) }
+    }
+
+    pub fn returning(mut self, columns: impl Into<Arc<[DataType]>>) -> Statement {
+        self.columns = columns.into();
+        self
+    }
+}
+
+/// What a statement gave.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    pub rows: Vec<Row>,
+    /// Rows inserted, updated or deleted.
+    pub affected: u64,
+}
+
+/// Cancels the request that carries a clone of it.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Bounds of a request. Passing one ends that request only.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Time from the moment the shard receives the request to its answer, waiting included. For an interactive
+    /// transaction, the time of each statement.
+    pub time: Duration,
+    pub rows: usize,
+    pub bytes: usize,
+    pub cancel: CancelToken,
+}
+
+impl Default for Limits {
+    /// The first proposal of the limits: 30 s, a million rows, 256 MiB.
+    fn default() -> Limits {
+        Limits { time: Duration::from_secs(30), rows: 1_000_000, bytes: 256 << 20, cancel: CancelToken::default() }
+    }
+}
+
+/// Statements that form one transaction, all known beforehand. Requests share their disk flush with others.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub claim: Claim,
+    pub access: Access,
+    pub statements: Vec<Statement>,
+    pub limits: Limits,
+}
+
+impl Request {
+    pub fn read(claim: Claim, statement: Statement) -> Request {
+        Request { claim, access: Access::Read, statements: vec![statement], limits: Limits::default() }
+    }
+
+    pub fn write(claim: Claim, statements: Vec<Statement>) -> Request {
+        Request { claim, access: Access::Write, statements, limits: Limits::default() }
+    }
+}
+
+/// As PostgreSQL's levels. A SQLite shard is serializable at each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    #[default]
+    ReadCommitted,
+    RepeatableRead,
+    Serializable,
+}
+
+/// How an interactive transaction begins.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    pub claim: Claim,
+    pub access: Access,
+    pub isolation: Isolation,
+    pub limits: Limits,
+}
+
+impl Begin {
+    pub fn new(claim: Claim, access: Access) -> Begin {
+        Begin { claim, access, isolation: Isolation::default(), limits: Limits::default() }
+    }
+}
+
+/// Names an open cursor within its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CursorId(pub u32);
+
+/// Some rows of a cursor; `done` when there are no more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CursorPage {
+    pub rows: Vec<Row>,
+    pub done: bool,
+}
+
+/// An interactive transaction. Dropping it rolls it back.
+///
+/// After an error the transaction is over, as in PostgreSQL, unless a savepoint is rolled back to.
+#[async_trait]
+pub trait Transaction: Send {
+    /// Claims more units, checked like the first ones.
+    async fn claim(&mut self, claim: Claim) -> Result<()>;
+    async fn execute(&mut self, statement: &Statement) -> Result<Outcome>;
+    /// Begins to read a result piecemeal.
+    async fn open(&mut self, statement: &Statement) -> Result<CursorId>;
+    async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage>;
+    async fn close(&mut self, cursor: CursorId) -> Result<()>;
+    async fn savepoint(&mut self, name: &str) -> Result<()>;
+    async fn rollback_to(&mut self, name: &str) -> Result<()>;
+    async fn release(&mut self, name: &str) -> Result<()>;
+    async fn commit(self: Box<Self>) -> Result<()>;
+    async fn rollback(self: Box<Self>) -> Result<()>;
+}
+
+/// Which rows of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    All,
+    Buckets(GroupName, Vec<RangeInclusive<u32>>),
+    Tenants(Vec<Option<TenantId>>),
+}
+
+impl Scope {
+    pub fn bucket(group: GroupName, bucket: BucketId) -> Scope {
+        Scope::Buckets(group, vec![bucket.0..=bucket.0])
+    }
+}
+
+/// A range of physical keys of one table: after `after`, up to and with `through`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    pub table: String,
+    pub scope: Scope,
+    pub after: Option<Vec<Value>>,
+    pub through: Option<Vec<Value>>,
+}
+
+impl KeyRange {
+    pub fn table(table: &str) -> KeyRange {
+        KeyRange { table: table.into(), scope: Scope::All, after: None, through: None }
+    }
+
+    pub fn within(mut self, scope: Scope) -> KeyRange {
+        self.scope = scope;
+        self
+    }
+}
+
+/// A row as it stands in a table: the user's columns, and the unit it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRow {
+    pub unit: Unit,
+    pub values: Row,
+}
+
+/// Rows in key order; `next` is where the following page begins, none at the end of the range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    pub rows: Vec<StoredRow>,
+    pub next: Option<Vec<Value>>,
+}
+
+/// A summary of a key range. Two ranges with equal rows have equal digests, on any engine; digests of adjacent
+/// ranges add up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Digest {
+    pub rows: u64,
+    pub sum: u128,
+}
+
+impl std::ops::Add for Digest {
+    type Output = Digest;
+    fn add(self, other: Digest) -> Digest {
+        Digest { rows: self.rows + other.rows, sum: self.sum.wrapping_add(other.sum) }
+    }
+}
+
+/// The state of a shard at one moment, for as long as it is held.
+#[async_trait]
+pub trait Snapshot: Send {
+    /// Every change up to this position is in the snapshot. On PostgreSQL a few later ones may be, too, since
+    /// positions are not given out in commit order; whoever applies the changes after it ends in the same rows.
+    fn seq(&self) -> Seq;
+    fn schema(&self) -> &Schema;
+    async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page>;
+    async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;
+}
+
+/// Some of the change log. `through` is the position read up to, which passes `changes` when the log has gaps: it is
+/// where the next page begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangePage {
+    pub changes: Vec<Change>,
+    pub through: Seq,
+}
+
+/// A reader of the change log. The log keeps what the slowest one has not passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumer {
+    pub stream: StreamId,
+    pub position: Seq,
+}
+
+/// How new a row is: the routing version its owner wrote it under, then the position in that owner's log. Positions
+/// of two shards are not comparable; routing versions are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowVersion {
+    pub epoch: RoutingVersion,
+    pub seq: Seq,
+}
+
+/// A row that comes from another shard, or the news that it is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incoming {
+    pub table: String,
+    pub unit: Unit,
+    pub key: Vec<Value>,
+    pub version: RowVersion,
+    /// None: the row was deleted; a tombstone remains, so that an older copy cannot bring it back.
+    pub row: Option<Row>,
+}
+
+/// Rows to apply, in one transaction with the position they bring the stream to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub stream: StreamId,
+    pub rows: Vec<Incoming>,
+    /// Where the stream stands after this batch: a position in the source's log, and a copy's cursor in the caller's
+    /// own encoding. A position that is behind the stored one leaves it.
+    pub position: Option<Seq>,
+    pub cursor: Option<Vec<u8>>,
+}
+
+/// Where a stream of applied rows stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamState {
+    pub position: Seq,
+    pub cursor: Option<Vec<u8>>,
+}
+
+/// What an apply did; rows that were not newer than what was there are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Applied {
+    pub written: u64,
+    pub deleted: u64,
+    pub stale: u64,
+}
+
+/// What importing a row does when its key is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImportMode {
+    /// Replace it, if it belongs to the same unit.
+    Upsert,
+    /// Refuse the page.
+    Insert,
+}
+
+/// Figures for metrics and `SHOW SHARDS`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShardStats {
+    pub bytes: u64,
+    pub seq: Seq,
+    pub log_records: u64,
+    pub log_bytes: u64,
+    pub commits: u64,
+    pub transactions: u64,
+}
+
+/// One physical database.
+#[async_trait]
+pub trait Shard: Send + Sync {
+    fn id(&self) -> &ShardId;
+    fn engine(&self) -> Engine;
+
+    /// Runs a transaction whose statements are all known. The answer comes when it is durable.
+    async fn execute(&self, request: Request) -> Result<Vec<Outcome>>;
+    /// Begins a transaction whose statements come one by one.
+    async fn begin(&self, begin: Begin) -> Result<Box<dyn Transaction>>;
+    async fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
+
+    /// Sets fences in one transaction. When this returns, no transaction that they refuse is still running.
+    async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()>;
+    async fn fences(&self) -> Result<Vec<Fence>>;
+
+    /// The position up to which the log is complete: no change at or below it will appear any more.
+    async fn seq(&self) -> Result<Seq>;
+    /// Changes after `after`, in order, at most `limit` and at least one if there are any.
+    async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage>;
+    /// Registers a reader; from here the log keeps every change until the reader has passed it. Capture runs as long
+    /// as there is one. Returns where it stands: at the present, or where it stood.
+    async fn add_consumer(&self, stream: &StreamId) -> Result<Seq>;
+    /// Moves a reader forward and trims the log behind the slowest one.
+    async fn advance(&self, stream: &StreamId, position: Seq) -> Result<()>;
+    async fn remove_consumer(&self, stream: &StreamId) -> Result<()>;
+    async fn consumers(&self) -> Result<Vec<Consumer>>;
+
+    /// Applies rows of another shard. Any order and any number of repetitions end in the same rows. What is applied
+    /// is not captured: it is not this shard's own change, and capturing it would echo it back.
+    async fn apply(&self, batch: Batch) -> Result<Applied>;
+    async fn stream_state(&self, stream: &StreamId) -> Result<StreamState>;
+    /// Forgets a stream: its position, and the versions and tombstones of its rows.
+    async fn forget_stream(&self, stream: &StreamId) -> Result<()>;
+
+    /// Writes a page of rows, in one transaction, captured like any write. `rows` are of one table.
+    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64>;
+
+    /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
+    /// the same outcome leaves it. Returns the schema that holds now.
+    async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>>;
+    async fn schema(&self) -> Result<Arc<Schema>>;
+
+    async fn stats(&self) -> Result<ShardStats>;
+    /// Lets running work end, then closes all files and connections.
+    async fn close(&self) -> Result<()>;
+}

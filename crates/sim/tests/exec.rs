@@ -342,13 +342,16 @@ fn tasks_do_not_outlive_the_simulation() {
 /// timer, a nemesis kills and restarts servers and turns their clocks.
 struct Cluster<'a> {
     sim: &'a Sim,
-    servers: Mutex<Vec<mpsc::Sender<(u64, oneshot::Sender<u64>)>>>,
+    servers: Mutex<Vec<mpsc::Sender<Request>>>,
 }
+
+/// A number, and where the answer goes.
+type Request = (u64, oneshot::Sender<u64>);
 
 const SERVERS: [&str; 3] = ["server-0", "server-1", "server-2"];
 
 impl Cluster<'_> {
-    fn start_server(&self, name: &'static str) -> mpsc::Sender<(u64, oneshot::Sender<u64>)> {
+    fn start_server(&self, name: &'static str) -> mpsc::Sender<Request> {
         let env = self.sim.node(name);
         let (send, inbox) = mpsc::channel(4);
         env.clone().spawn_named("serve", serve(env, inbox).boxed());
@@ -383,7 +386,7 @@ impl Cluster<'_> {
     }
 }
 
-async fn serve(env: Arc<SimEnv>, mut inbox: mpsc::Receiver<(u64, oneshot::Sender<u64>)>) {
+async fn serve(env: Arc<SimEnv>, mut inbox: mpsc::Receiver<Request>) {
     while let Some((request, answer)) = inbox.next().await {
         let worker = env.clone();
         let work = async move {
@@ -433,5 +436,6 @@ fn environments_can_cross_threads() {
     fn assert_send<T: Send + Sync + 'static>(_: &T) {}
     let sim = Sim::new(1);
     assert_send(&sim.env());
-    let _: BoxFuture<'static, ()> = sim.env().sleep(MINUTE);
+    let sleep: BoxFuture<'static, ()> = sim.env().sleep(MINUTE);
+    sim.run(sleep).unwrap();
 }

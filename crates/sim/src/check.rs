@@ -15,9 +15,7 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-3   A transaction with an unknown outcome happened wholly or not at all. It counts as committed if and only
-//! ```text
-//! if a transaction that counts saw one of its appends.
-//! ```
+//!     if a transaction that counts saw one of its appends.
 //!   * I-19  Transactions are serializable and respect real time.
 //!
 //! Nothing here knows about the simulator: histories of real processes are judged by the same code.

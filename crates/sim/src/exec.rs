@@ -41,7 +41,7 @@ use std::time::Duration;
 
 /// Steps of one run. A history of the workloads takes some ten thousand; only a loop that never waits takes more
 /// than this, and it is found within seconds.
-pub const STEPS_MAX: u64 = 10_000_000;
+pub const STEPS_MAX: u64 = 2_000_000;
 
 /// Virtual time of one run. Every wait of the product has a deadline of minutes at most, so that after an hour
 /// somebody waits without one (I-66).

@@ -291,6 +291,23 @@ fn a_slow_disk_delays_jobs_and_a_kill_still_takes_them() {
 }
 
 #[test]
+fn a_kill_leaves_no_timer_of_the_node() {
+    let sim = exact(1);
+    let env = sim.node("slow");
+    sim.set_blocking_delay("slow", MINUTE);
+    let mut nap = env.sleep(MINUTE);
+    let wait_then_kill = async {
+        (0..10).for_each(|_| env.blocking(Box::new(|| ())));
+        assert!(futures::poll!(&mut nap).is_pending());
+        sim.kill("slow");
+        future::pending::<()>().await
+    };
+    let stuck = sim.run(wait_then_kill).unwrap_err();
+    assert_eq!((stuck.why, stuck.at), (Why::NothingReady, Duration::ZERO));
+    assert!(sim.trace_lines().iter().any(|line| line.contains("kill: 0 tasks, 10 jobs, 11 timers")));
+}
+
+#[test]
 fn the_order_of_wakes_does_not_reach_the_trace() {
     let run = |reverse: fn(&mut Vec<Waker>)| {
         let sim = Sim::new(9);

@@ -624,6 +624,39 @@ mod tests {
     }
 
     #[test]
+    fn any_difference_at_all_changes_the_checksum() {
+        let pin = |name: &str, to: &str| {
+            let from = policy().shard_of_tenant(&tenant(name)).clone();
+            RoutingMove::Pin { tenant: tenant(name), from, to: shard(to) }
+        };
+        let add = |name: &str, count, owner: &str| {
+            let ranges = spread_evenly(BucketCount::new(count).unwrap(), &[shard(owner)]).unwrap();
+            RoutingMove::AddGroup { group: group(name), ranges }
+        };
+        let changes = [
+            vec![pin("acme", "x")],
+            vec![pin("acma", "x")],
+            vec![pin("acme", "y")],
+            vec![pin("acme", "x"), pin("acma", "x")],
+            vec![pin("acmex", "x")],
+            vec![pin("acme", "xx")],
+            vec![add("users", 4, "a")],
+            vec![add("users", 5, "a")],
+            vec![add("users", 4, "b")],
+            vec![add("usera", 4, "a")],
+            vec![buckets(0, 0, "a", "b")],
+            vec![buckets(0, 1, "a", "b")],
+            vec![buckets(0, 0, "a", "c")],
+        ];
+        let mut policies: Vec<RoutingPolicy> = changes.map(|moves| apply(&policy(), moves).unwrap()).into();
+        assert!(policies.iter().all(|policy| policy.version() == RoutingVersion(2)), "the version tells none apart");
+        policies.push(RoutingPolicy { tenant_group: group("users"), ..policies[6].clone() });
+        policies.push(RoutingPolicy { version: RoutingVersion(3), ..policies[0].clone() });
+        let checksums: BTreeSet<u64> = policies.iter().map(RoutingPolicy::checksum).collect();
+        assert_eq!(checksums.len(), policies.len());
+    }
+
+    #[test]
     fn a_stored_map_that_was_tampered_with_does_not_load() {
         let json = serde_json::to_string(&policy()).unwrap();
         assert_eq!(serde_json::from_str::<RoutingPolicy>(&json).unwrap(), policy());

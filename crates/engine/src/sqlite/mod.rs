@@ -1,3 +1,2 @@
 //! A shard that is a SQLite file.
 
-pub mod vfs;

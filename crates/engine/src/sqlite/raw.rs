@@ -205,7 +205,8 @@ impl Db {
         // SAFETY: right after opening, no lookaside memory is in use.
         unsafe { ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int) };
         if role == Role::Writer {
-            super::vfs::checksum::set_reserve_bytes(connection)?;
+            super::vfs::checksum::set_reserve_bytes(connection)
+                .map_err(|code| rusqlite::Error::SqliteFailure(ffi::Error::new(code.0), None))?;
         }
         harden(connection)?;
         connection.pragma_update(None, "page_size", 4096)?;
@@ -224,7 +225,7 @@ impl Db {
         connection.pragma_update(None, "query_only", role == Role::Reader)?;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         let foreign = self.foreign.clone();
-        connection.authorizer(Some(move |context: AuthContext<'_>| {
+        self.connection.authorizer(Some(move |context: AuthContext<'_>| {
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
         }))?;
         self.install_callbacks();
@@ -290,6 +291,12 @@ impl Db {
         let outcome = self.run_cached(statement, limits);
         self.foreign.store(false, Ordering::Relaxed);
         outcome
+    }
+
+    /// Runs text that the engine composed and uses again. Only for connections that run nothing foreign: the cache
+    /// does not tell whose a text is.
+    pub(super) fn run_own(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+        self.run_cached(statement, limits)
     }
 
     fn run_cached(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {

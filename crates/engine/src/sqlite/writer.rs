@@ -98,7 +98,8 @@ impl Member for RequestMember {
 
     fn finish(self: Box<Self>, result: Result<()>) {
         // A caller who has gone needs no answer.
-        let _ = self.reply.send(result.map(|()| self.outcomes));
+        let RequestMember { outcomes, reply, .. } = *self;
+        let _ = reply.send(result.map(|()| outcomes));
     }
 }
 
@@ -130,8 +131,8 @@ impl<T: Send, F: FnMut(&mut Writer) -> Result<T> + Send> Member for Task<T, F> {
     }
 
     fn finish(self: Box<Self>, result: Result<()>) {
-        let answer = result.and_then(|()| self.value.ok_or_else(|| ShardError::invalid("the work left no value")));
-        let _ = self.reply.send(answer);
+        let Task { value, reply, .. } = *self;
+        let _ = reply.send(result.and_then(|()| value.ok_or_else(|| ShardError::invalid("the work left no value"))));
     }
 }
 

@@ -104,13 +104,13 @@ pub enum Value {
 }
 
 impl PartialEq for Value {
-    /// Identity of stored values: a NaN equals itself, and 0.0 differs from -0.0.
+    /// Identity of stored values: a NaN equals any NaN, since no engine keeps its payload, and 0.0 differs from -0.0.
     fn eq(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
             (Value::Int(a), Value::Int(b)) => a == b,
-            (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits(),
+            (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),
             (Value::Numeric(a), Value::Numeric(b)) => a == b,
             (Value::Text(a), Value::Text(b)) | (Value::Json(a), Value::Json(b)) => a == b,
             (Value::Bytes(a), Value::Bytes(b)) => a == b,
@@ -398,8 +398,9 @@ impl Encoder {
     }
 
     pub fn float(&mut self, x: f64) {
+        let canonical = if x.is_nan() { f64::NAN } else { x };
         self.bytes.push(FLOAT);
-        self.bytes.extend_from_slice(&x.to_bits().to_le_bytes());
+        self.bytes.extend_from_slice(&canonical.to_bits().to_le_bytes());
     }
 
     /// A text of a column of type `ty`, whose storage form is a text on every engine.
@@ -444,6 +445,24 @@ impl Encoder {
         self.varint(row.len() as u64);
         row.iter().for_each(|value| self.value(value));
     }
+}
+
+/// The bytes under which a key is remembered: equal for keys that SQL calls equal, so numerics lose their scale and
+/// zeros their sign.
+pub fn key_bytes(key: &[Value]) -> Vec<u8> {
+    let mut out = Encoder::default();
+    out.varint(key.len() as u64);
+    for value in key {
+        match value {
+            Value::Numeric(n) if n.as_str().contains('.') => {
+                let trimmed = n.as_str().trim_end_matches('0').trim_end_matches('.');
+                out.text_of(DataType::Numeric, trimmed.as_bytes());
+            }
+            Value::Float(x) if *x == 0.0 => out.float(0.0),
+            other => out.value(other),
+        }
+    }
+    out.bytes
 }
 
 /// Bytes that are not what an [`Encoder`] writes.
@@ -585,6 +604,15 @@ mod tests {
     fn a_nan_equals_itself_and_zero_keeps_its_sign() {
         assert_eq!(Value::Float(f64::NAN), Value::Float(f64::NAN));
         assert_ne!(Value::Float(0.0), Value::Float(-0.0));
+    }
+
+    #[test]
+    fn equal_keys_have_equal_bytes() {
+        let bytes = |text: &str| key_bytes(&[Value::Numeric(numeric(text))]);
+        assert_eq!(bytes("1.0"), bytes("1.00"));
+        assert_eq!(bytes("0.0"), bytes("0"));
+        assert_ne!(bytes("10"), bytes("1"));
+        assert_eq!(key_bytes(&[Value::Float(-0.0)]), key_bytes(&[Value::Float(0.0)]));
     }
 
     pub(crate) fn any_value() -> impl Strategy<Value = Value> {

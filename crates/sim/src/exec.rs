@@ -3,9 +3,11 @@
 //! The product asks its [`Env`] for time, timers, tasks and blocking work. [`SimEnv`] answers from a [`Sim`], which
 //! owns all of them and takes one step at a time:
 //!
-//!     some step is ready     → time moves a little, due timers fire, one ready step runs
-//!     no step is ready       → time jumps to the next timer
-//!     and there is no timer  → [`Stuck`]
+//! ```text
+//! some step is ready     → time moves a little, due timers fire, one ready step runs
+//! no step is ready       → time jumps to the next timer
+//! and there is no timer  → [`Stuck`]
+//! ```
 //!
 //! A step is one poll of a task or one whole blocking job. All ready steps are equally likely, so every interleaving
 //! of polls and jobs is reached by some seed. Time moves between steps too, by a random amount: otherwise a timeout
@@ -39,7 +41,7 @@ use std::time::Duration;
 
 /// Steps of one run. A history of the workloads takes some ten thousand; only a loop that never waits takes more
 /// than this, and it is found within seconds.
-pub const STEPS_MAX: u64 = 10_000_000;
+pub const STEPS_MAX: u64 = 2_000_000;
 
 /// Virtual time of one run. Every wait of the product has a deadline of minutes at most, so that after an hour
 /// somebody waits without one (I-66).

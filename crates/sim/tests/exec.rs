@@ -291,6 +291,23 @@ fn a_slow_disk_delays_jobs_and_a_kill_still_takes_them() {
 }
 
 #[test]
+fn a_kill_leaves_no_timer_of_the_node() {
+    let sim = exact(1);
+    let env = sim.node("slow");
+    sim.set_blocking_delay("slow", MINUTE);
+    let mut nap = env.sleep(MINUTE);
+    let wait_then_kill = async {
+        (0..10).for_each(|_| env.blocking(Box::new(|| ())));
+        assert!(futures::poll!(&mut nap).is_pending());
+        sim.kill("slow");
+        future::pending::<()>().await
+    };
+    let stuck = sim.run(wait_then_kill).unwrap_err();
+    assert_eq!((stuck.why, stuck.at), (Why::NothingReady, Duration::ZERO));
+    assert!(sim.trace_lines().iter().any(|line| line.contains("kill: 0 tasks, 10 jobs, 11 timers")));
+}
+
+#[test]
 fn the_order_of_wakes_does_not_reach_the_trace() {
     let run = |reverse: fn(&mut Vec<Waker>)| {
         let sim = Sim::new(9);
@@ -342,13 +359,16 @@ fn tasks_do_not_outlive_the_simulation() {
 /// timer, a nemesis kills and restarts servers and turns their clocks.
 struct Cluster<'a> {
     sim: &'a Sim,
-    servers: Mutex<Vec<mpsc::Sender<(u64, oneshot::Sender<u64>)>>>,
+    servers: Mutex<Vec<mpsc::Sender<Request>>>,
 }
+
+/// A number, and where the answer goes.
+type Request = (u64, oneshot::Sender<u64>);
 
 const SERVERS: [&str; 3] = ["server-0", "server-1", "server-2"];
 
 impl Cluster<'_> {
-    fn start_server(&self, name: &'static str) -> mpsc::Sender<(u64, oneshot::Sender<u64>)> {
+    fn start_server(&self, name: &'static str) -> mpsc::Sender<Request> {
         let env = self.sim.node(name);
         let (send, inbox) = mpsc::channel(4);
         env.clone().spawn_named("serve", serve(env, inbox).boxed());
@@ -383,7 +403,7 @@ impl Cluster<'_> {
     }
 }
 
-async fn serve(env: Arc<SimEnv>, mut inbox: mpsc::Receiver<(u64, oneshot::Sender<u64>)>) {
+async fn serve(env: Arc<SimEnv>, mut inbox: mpsc::Receiver<Request>) {
     while let Some((request, answer)) = inbox.next().await {
         let worker = env.clone();
         let work = async move {
@@ -433,5 +453,6 @@ fn environments_can_cross_threads() {
     fn assert_send<T: Send + Sync + 'static>(_: &T) {}
     let sim = Sim::new(1);
     assert_send(&sim.env());
-    let _: BoxFuture<'static, ()> = sim.env().sleep(MINUTE);
+    let sleep: BoxFuture<'static, ()> = sim.env().sleep(MINUTE);
+    sim.run(sleep).unwrap();
 }

@@ -422,10 +422,7 @@ unsafe extern "C" fn x_current_time<V: Vfs>(vfs: *mut ffi::sqlite3_vfs, out: *mu
     })
 }
 
-unsafe extern "C" fn x_current_time_int64<V: Vfs>(
-    vfs: *mut ffi::sqlite3_vfs,
-    out: *mut ffi::sqlite3_int64,
-) -> c_int {
+unsafe extern "C" fn x_current_time_int64<V: Vfs>(vfs: *mut ffi::sqlite3_vfs, out: *mut ffi::sqlite3_int64) -> c_int {
     // SAFETY: see above.
     guarded(|| unsafe {
         *out = state::<V>(vfs).julian_ms()?;

@@ -29,11 +29,27 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().expect("tokio");
     runtime.block_on(async {
         let env: Arc<dyn Env> = Arc::new(TokioEnv::current());
-        println!("SQLite shard beside raw rusqlite: median of {ROUNDS} rounds\n");
-        writes(root.path(), &env).await;
-        reads(root.path(), &env).await;
-        fleet(root.path(), &env).await;
+        if wanted("writes") || wanted("reads") {
+            println!("SQLite shard beside raw rusqlite: median of {ROUNDS} rounds\n");
+        }
+        if wanted("writes") {
+            writes(root.path(), &env).await;
+        }
+        if wanted("reads") {
+            reads(root.path(), &env).await;
+        }
+        if std::env::args().any(|argument| argument == "fleet") {
+            fleet(root.path(), &env).await;
+        } else if wanted("fleet") {
+            fleet_alone();
+        }
     });
+}
+
+/// All figures, or those that the arguments name.
+fn wanted(name: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|argument| argument == name)
 }
 
 /// The bench must be on the disk that the program would use, and not in a folder of memory.
@@ -274,7 +290,14 @@ async fn our_reads(shard: &SqliteShard) -> f64 {
     rows as f64 / began.elapsed().as_secs_f64()
 }
 
-/// A thousand shards, each written and read once, in a process of its own.
+/// Memory is the process's: this figure needs one that has done nothing else.
+fn fleet_alone() {
+    let exe = std::env::current_exe().expect("this program");
+    let status = std::process::Command::new(exe).arg("fleet").status().expect("started");
+    assert!(status.success(), "the fleet's figures");
+}
+
+/// A thousand shards, each written and read once.
 async fn fleet(root: &Path, env: &Arc<dyn Env>) {
     let folder = root.join("fleet");
     std::fs::create_dir(&folder).expect("folder");

@@ -62,7 +62,7 @@ use reader::Readers;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use writer::{Company, RequestMember, State, Task, Writer};
@@ -154,7 +154,7 @@ struct Shared {
     /// The state as of the last commit.
     published: ArcSwap<State>,
     /// Why the shard has stopped, once it has.
-    stopped: Mutex<Option<ShardError>>,
+    stopped: OnceLock<ShardError>,
     commits: AtomicU64,
     transactions: AtomicU64,
     /// Says that the file is ours; released when the shard is closed.
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     fn check_running(&self) -> Result<()> {
-        match &*self.stopped.lock().unwrap_or_else(PoisonError::into_inner) {
+        match self.stopped.get() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
@@ -176,7 +176,7 @@ impl Shared {
 
     /// From here on nothing is acknowledged.
     fn stop(&self, error: ShardError) {
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stopped.get_or_init(|| error);
     }
 
     /// Runs `work` on the pool and gives back what it returns.
@@ -208,6 +208,7 @@ impl SqliteShard {
 
     /// As [`SqliteShard::open`], on the caller's thread, which it blocks.
     pub fn open_now(id: ShardId, path: &Path, env: Arc<dyn Env>, options: SqliteOptions) -> Result<SqliteShard> {
+        init();
         // The simulator's disk has no files to lock, and one process.
         let lock = if options.base_vfs.is_none() { Some(lock_file(path)?) } else { None };
         vfs::walcheck::check_and_sync(options.base_vfs.as_deref(), path).map_err(|error| match error {
@@ -223,7 +224,7 @@ impl SqliteShard {
             queue: Mutex::new(Queue::new(writer)),
             env,
             options,
-            stopped: Mutex::new(None),
+            stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
             lock: Mutex::new(lock),

@@ -137,6 +137,26 @@ struct Cached {
     last_used: u64,
 }
 
+/// Hashes statement texts. They are our own router's, so nobody chooses them to collide, and std's hash would cost
+/// more than the lookup is worth.
+type TextHash = std::hash::BuildHasherDefault<TextHasher>;
+
+#[derive(Default)]
+struct TextHasher(u64);
+
+impl std::hash::Hasher for TextHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
+    }
+
+    /// The end of a text; there is only one.
+    fn write_u8(&mut self, _: u8) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A result that is read piecemeal. It owns its parameters, which SQLite reads in place.
 struct Cursor {
     statement: Prepared,
@@ -157,7 +177,7 @@ enum Origin {
 pub(super) struct Db {
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
-    cache: HashMap<Arc<str>, Cached>,
+    cache: HashMap<Arc<str>, Cached, TextHash>,
     own: HashMap<&'static str, Prepared>,
     uses: u64,
     pub(super) capture: Option<Box<Capture>>,
@@ -174,7 +194,6 @@ unsafe impl Send for Db {}
 
 impl Db {
     pub(super) fn open(path: &Path, role: Role, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Db> {
-        super::init();
         let vfs = options.vfs_name()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
@@ -184,7 +203,7 @@ impl Db {
         let mut db = Db {
             cursors: BTreeMap::new(),
             next_cursor: 0,
-            cache: HashMap::new(),
+            cache: HashMap::default(),
             own: HashMap::new(),
             uses: 0,
             capture: None,
@@ -251,6 +270,12 @@ impl Db {
         &self.connection
     }
 
+    /// Gives back cached pages: a shard that was only opened should cost little.
+    pub(super) fn release_memory(&self) {
+        // SAFETY: the handle is live.
+        unsafe { ffi::sqlite3_db_release_memory(self.handle()) };
+    }
+
     /// Pages in the WAL after the last commit on this connection.
     pub(super) fn wal_pages(&self) -> c_int {
         *self.wal_pages
@@ -300,16 +325,18 @@ impl Db {
 
     fn run_cached(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
         self.uses += 1;
-        if !self.cache.contains_key(&statement.sql) {
-            let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
-            self.evict();
-            self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: 0 });
-        }
         let handle = self.handle();
-        let cached = self.cache.get_mut(&statement.sql).ok_or_else(|| ShardError::invalid("statement cache"))?;
-        cached.last_used = self.uses;
-        let outcome = run_prepared(handle, &cached.statement, statement, limits);
-        cached.statement.reset();
+        if let Some(cached) = self.cache.get_mut(&statement.sql) {
+            cached.last_used = self.uses;
+            let outcome = run_prepared(handle, &cached.statement, statement, limits);
+            cached.statement.reset();
+            return outcome.map_err(|error| self.explain(error));
+        }
+        let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
+        let outcome = run_prepared(handle, &prepared, statement, limits);
+        prepared.reset();
+        self.evict();
+        self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: self.uses });
         outcome.map_err(|error| self.explain(error))
     }
 

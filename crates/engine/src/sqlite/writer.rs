@@ -172,6 +172,7 @@ impl Writer {
         super::format::prepare(&mut db, path)?;
         let state = super::format::load(&mut db)?;
         capture::install(&mut db, &state.schema);
+        db.release_memory();
         let path = path.to_path_buf();
         let committed = state.clone();
         Ok(Writer { db, applier: None, state, committed, path, env, options: options.clone() })
@@ -456,8 +457,8 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
 }
 
 /// Reads one integer of the meta table or a count.
-pub(super) fn one_int(db: &mut Db, sql: &'static str, params: &[Value]) -> Result<Option<i64>> {
-    let rows = db.own(sql, params, &[DataType::Int8])?;
+pub(super) fn one_int(db: &mut Db, sql: &str, params: &[Value]) -> Result<Option<i64>> {
+    let rows = db.own_text(sql, params, &[DataType::Int8])?;
     Ok(match rows.first().and_then(|row| row.first()) {
         Some(Value::Int(n)) => Some(*n),
         _ => None,

@@ -15,6 +15,14 @@
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::RangeInclusive;
+
+/// PostgreSQL's finite dates: 4713 BC to 5874897 AD.
+pub const DATES: RangeInclusive<i32> = -2_451_545..=2_145_031_948;
+/// PostgreSQL's finite timestamps: 4713 BC to 294276 AD.
+pub const TIMESTAMPS: RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
+/// Midnight to midnight; 24:00:00 is a time.
+pub const TIMES: RangeInclusive<i64> = 0..=86_400_000_000;
 
 /// The types a column can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -104,13 +112,13 @@ pub enum Value {
 }
 
 impl PartialEq for Value {
-    /// Identity of stored values: a NaN equals itself, and 0.0 differs from -0.0.
+    /// Identity of stored values: a NaN equals any NaN, since no engine keeps its payload, and 0.0 differs from -0.0.
     fn eq(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
             (Value::Int(a), Value::Int(b)) => a == b,
-            (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits(),
+            (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()),
             (Value::Numeric(a), Value::Numeric(b)) => a == b,
             (Value::Text(a), Value::Text(b)) | (Value::Json(a), Value::Json(b)) => a == b,
             (Value::Bytes(a), Value::Bytes(b)) => a == b,
@@ -142,16 +150,17 @@ impl Value {
             (Value::Int(n), DataType::Int4) => i32::try_from(*n).is_ok(),
             (Value::Float(x), DataType::Float4) => x.is_nan() || f64::from(*x as f32).to_bits() == x.to_bits(),
             (Value::Text(s) | Value::Json(s), DataType::Text | DataType::Json) if s.contains('\0') => false,
-            (Value::Time(t), DataType::Time) => (0..=86_400_000_000).contains(t),
+            (Value::Time(t), DataType::Time) => TIMES.contains(t),
+            (Value::Date(d), DataType::Date) => DATES.contains(d) || [i32::MIN, i32::MAX].contains(d),
+            (Value::Timestamp(t), DataType::Timestamp) | (Value::TimestampTz(t), DataType::TimestampTz) => {
+                TIMESTAMPS.contains(t) || [i64::MIN, i64::MAX].contains(t)
+            }
             (Value::Bool(_), DataType::Bool)
             | (Value::Int(_), DataType::Int8)
             | (Value::Float(_), DataType::Float8)
             | (Value::Numeric(_), DataType::Numeric)
             | (Value::Text(_), DataType::Text)
             | (Value::Bytes(_), DataType::Bytes)
-            | (Value::Date(_), DataType::Date)
-            | (Value::Timestamp(_), DataType::Timestamp)
-            | (Value::TimestampTz(_), DataType::TimestampTz)
             | (Value::Uuid(_), DataType::Uuid)
             | (Value::Json(_), DataType::Json) => true,
             _ => false,
@@ -398,8 +407,9 @@ impl Encoder {
     }
 
     pub fn float(&mut self, x: f64) {
+        let canonical = if x.is_nan() { f64::NAN } else { x };
         self.bytes.push(FLOAT);
-        self.bytes.extend_from_slice(&x.to_bits().to_le_bytes());
+        self.bytes.extend_from_slice(&canonical.to_bits().to_le_bytes());
     }
 
     /// A text of a column of type `ty`, whose storage form is a text on every engine.
@@ -444,6 +454,24 @@ impl Encoder {
         self.varint(row.len() as u64);
         row.iter().for_each(|value| self.value(value));
     }
+}
+
+/// The bytes under which a key is remembered: equal for keys that SQL calls equal, so numerics lose their scale and
+/// zeros their sign.
+pub fn key_bytes(key: &[Value]) -> Vec<u8> {
+    let mut out = Encoder::default();
+    out.varint(key.len() as u64);
+    for value in key {
+        match value {
+            Value::Numeric(n) if n.as_str().contains('.') => {
+                let trimmed = n.as_str().trim_end_matches('0').trim_end_matches('.');
+                out.text_of(DataType::Numeric, trimmed.as_bytes());
+            }
+            Value::Float(x) if *x == 0.0 => out.float(0.0),
+            other => out.value(other),
+        }
+    }
+    out.bytes
 }
 
 /// Bytes that are not what an [`Encoder`] writes.
@@ -585,6 +613,15 @@ mod tests {
     fn a_nan_equals_itself_and_zero_keeps_its_sign() {
         assert_eq!(Value::Float(f64::NAN), Value::Float(f64::NAN));
         assert_ne!(Value::Float(0.0), Value::Float(-0.0));
+    }
+
+    #[test]
+    fn equal_keys_have_equal_bytes() {
+        let bytes = |text: &str| key_bytes(&[Value::Numeric(numeric(text))]);
+        assert_eq!(bytes("1.0"), bytes("1.00"));
+        assert_eq!(bytes("0.0"), bytes("0"));
+        assert_ne!(bytes("10"), bytes("1"));
+        assert_eq!(key_bytes(&[Value::Float(-0.0)]), key_bytes(&[Value::Float(0.0)]));
     }
 
     pub(crate) fn any_value() -> impl Strategy<Value = Value> {

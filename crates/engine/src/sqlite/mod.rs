@@ -1,3 +1,451 @@
 //! A shard that is a SQLite file.
+//!
+//! One writer with group commit, a pool of readers, no thread of its own:
+//!
+//!     execute(write) → queue → writer (one group, one flush) → answers
+//!     execute(read)  → a reader, on the caller's thread if it is short, else on the pool
+//!     begin(write)   → the writer itself, until commit or rollback
+//!     begin(read), snapshot → a reader, held
+//!
+//! In reading order:
+//!   * [`vfs`]        page checksums under SQLite, and the check of a WAL that a crash left
+//!   * `explain`      what SQLite's result codes mean
+//!   * `value`        storage forms of typed values
+//!   * `raw`          one hardened connection and its statements
+//!   * `capture`      row changes, taken from the preupdate hook
+//!   * `ddl`          the kernel's schema in SQLite's dialect
+//!   * `format`       what stands in the file besides the user's tables
+//!   * `log`          the change log
+//!   * `writer`       group commit
+//!   * `queue`        who writes next
+//!   * `reader`       the pool of readers
+//!   * `apply`        rows that come from other shards
+//!   * `transaction`  interactive transactions
+//!   * `snapshot`     pages and digests of one moment
+//!   * [`backup`]     a copy of a live shard
+//!   * [`fleet`]      thousands of shards, some of them open
+//!
+//! A file belongs to one process: a lock beside it says so. Fences, schema and positions are therefore kept in
+//! memory, and the file is read for them only when it is opened.
 
 pub mod vfs;
+
+mod apply;
+pub mod backup;
+mod capture;
+mod ddl;
+mod explain;
+pub mod fleet;
+mod format;
+mod log;
+mod queue;
+mod raw;
+mod reader;
+mod snapshot;
+mod transaction;
+mod value;
+mod writer;
+
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::fence::{Access, Fence};
+use crate::shard::{
+    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS, Outcome,
+    Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::schema::{Schema, SchemaChange};
+use queue::Queue;
+use reader::Readers;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use writer::{Company, RequestMember, State, Task, Writer};
+
+/// How long the engine's own writes may wait for the writer.
+const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
+/// A schema change may have to read whole tables.
+const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
+
+/// How a shard's file is opened.
+#[derive(Debug, Clone)]
+pub struct SqliteOptions {
+    /// The VFS under the checksums; the operating system's when none. The simulator puts its disk here.
+    pub base_vfs: Option<String>,
+    /// Page cache of each connection, at most.
+    pub cache_kib: u32,
+    /// Readers at once: snapshots and read-only transactions hold one each.
+    pub max_readers: usize,
+    /// Readers kept open when nobody uses them.
+    pub idle_readers: usize,
+    /// Members of a group, at most: more only delay the first one's answer.
+    pub max_group: usize,
+    /// Requests waiting for the writer, at most. Beyond it a caller is told at once.
+    pub max_queue: usize,
+    /// How long a writer that has just answered many waits for them to come back before it flushes for a few. Zero in
+    /// simulation.
+    pub gather: Duration,
+    /// Bytes of the change log, at most. Beyond it the slowest consumer is dropped.
+    pub max_log_bytes: u64,
+    /// Capture also while nobody consumes.
+    pub capture_always: bool,
+    /// For tests that show why FULL is needed: acknowledges before the flush.
+    pub planted_no_sync: bool,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> SqliteOptions {
+        SqliteOptions {
+            base_vfs: None,
+            cache_kib: 8 << 10,
+            max_readers: 64,
+            idle_readers: 4,
+            max_group: 256,
+            max_queue: 10_000,
+            gather: Duration::from_micros(100),
+            max_log_bytes: 1 << 30,
+            capture_always: false,
+            planted_no_sync: false,
+        }
+    }
+}
+
+impl SqliteOptions {
+    fn vfs_name(&self) -> Result<String> {
+        vfs::checksum::register(self.base_vfs.as_deref()).map_err(|error| ShardError::Unavailable(error.to_string()))
+    }
+
+    fn synchronous(&self) -> &'static str {
+        if self.planted_no_sync { "NORMAL" } else { "FULL" }
+    }
+}
+
+/// Sets what SQLite wants to know before its first use in a process.
+fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // By default each connection allocates 20 pages at once; with thousands of shards most are never used.
+        // SAFETY: called once, before any connection of ours is opened; if the host program has opened one already,
+        // SQLite refuses the call and keeps its default.
+        unsafe {
+            rusqlite::ffi::sqlite3_config(
+                rusqlite::ffi::SQLITE_CONFIG_PAGECACHE,
+                std::ptr::null_mut::<std::ffi::c_void>(),
+                0 as std::ffi::c_int,
+                0 as std::ffi::c_int,
+            );
+        }
+    });
+}
+
+/// What the parts of an open shard share.
+struct Shared {
+    id: ShardId,
+    path: PathBuf,
+    env: Arc<dyn Env>,
+    options: SqliteOptions,
+    queue: Mutex<Queue>,
+    readers: Readers,
+    /// The state as of the last commit.
+    published: ArcSwap<State>,
+    /// Why the shard has stopped, once it has.
+    stopped: Mutex<Option<ShardError>>,
+    commits: AtomicU64,
+    transactions: AtomicU64,
+    /// Says that the file is ours; released when the shard is closed.
+    lock: Mutex<Option<File>>,
+}
+
+impl Shared {
+    /// A panic while the lock was held leaves plain data behind; going on is right.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_running(&self) -> Result<()> {
+        match &*self.stopped.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// From here on nothing is acknowledged.
+    fn stop(&self, error: ShardError) {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Runs `work` on the pool and gives back what it returns.
+    async fn on_pool<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.env.blocking(Box::new(move || {
+            let _ = reply.send(work());
+        }));
+        answer.await.map_err(|_| ShardError::Unavailable("the work was dropped".into()))
+    }
+}
+
+/// An open shard. Cloning shares it.
+#[derive(Clone)]
+pub struct SqliteShard {
+    shared: Arc<Shared>,
+}
+
+impl SqliteShard {
+    /// Opens the shard in the file `path`, making it if there is none. The folder must exist.
+    pub async fn open(id: ShardId, path: &Path, env: Arc<dyn Env>, options: SqliteOptions) -> Result<SqliteShard> {
+        let (reply, answer) = oneshot::channel();
+        let (path, pool) = (path.to_path_buf(), env.clone());
+        pool.blocking(Box::new(move || {
+            let _ = reply.send(SqliteShard::open_now(id, &path, env, options));
+        }));
+        answer.await.map_err(|_| ShardError::Unavailable("the work was dropped".into()))?
+    }
+
+    /// As [`SqliteShard::open`], on the caller's thread, which it blocks.
+    pub fn open_now(id: ShardId, path: &Path, env: Arc<dyn Env>, options: SqliteOptions) -> Result<SqliteShard> {
+        // The simulator's disk has no files to lock, and one process.
+        let lock = if options.base_vfs.is_none() { Some(lock_file(path)?) } else { None };
+        vfs::walcheck::check_and_sync(options.base_vfs.as_deref(), path).map_err(|error| match error {
+            vfs::walcheck::WalError::Corrupt { .. } => ShardError::Corrupt(format!("{}: {error}", path.display())),
+            error => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
+        })?;
+        let writer = Writer::open(path, env.clone(), &options)?;
+        let shared = Shared {
+            id,
+            path: path.to_path_buf(),
+            readers: Readers::new(&options),
+            published: ArcSwap::from_pointee(writer.state.clone()),
+            queue: Mutex::new(Queue::new(writer)),
+            env,
+            options,
+            stopped: Mutex::new(None),
+            commits: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+            lock: Mutex::new(lock),
+        };
+        Ok(SqliteShard { shared: Arc::new(shared) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Does one of the engine's own writes under the writer.
+    async fn write<T, F>(&self, time: Duration, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writer) -> Result<T> + Send + 'static,
+    {
+        self.submit(time, Company::Group, work).await
+    }
+
+    async fn submit<T, F>(&self, time: Duration, company: Company, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writer) -> Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let deadline = self.shared.env.elapsed() + time;
+        queue::push(&self.shared, Box::new(Task { work, company, deadline, value: None, reply }))?;
+        answer.await.map_err(|_| dropped())?
+    }
+}
+
+/// The writer was dropped with a request in it, which only a crash of its job explains.
+fn dropped() -> ShardError {
+    ShardError::MayHaveHappened("the writer ended before it answered".into())
+}
+
+fn lock_file(path: &Path) -> Result<File> {
+    let lock_path = path.with_extension("lock");
+    let cannot = |error: std::io::Error| ShardError::Unavailable(format!("cannot open {}: {error}", lock_path.display()));
+    let file = File::options().create(true).truncate(false).write(true).open(&lock_path).map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(ShardError::Unavailable(format!("{} is in use by another process", path.display())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(cannot(error)),
+    }
+}
+
+fn check_request(request: &Request) -> Result<()> {
+    if request.statements.len() > MAX_STATEMENTS {
+        return Err(ShardError::Limit { what: "the number of statements", limit: MAX_STATEMENTS as u64 });
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Shard for SqliteShard {
+    fn id(&self) -> &ShardId {
+        &self.shared.id
+    }
+
+    fn engine(&self) -> Engine {
+        Engine::Sqlite
+    }
+
+    async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
+        check_request(&request)?;
+        if request.access == Access::Read {
+            return reader::read(&self.shared, request).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        let deadline = self.shared.env.elapsed() + request.limits.time;
+        let outcomes = Vec::with_capacity(request.statements.len());
+        queue::push(&self.shared, Box::new(RequestMember { request, deadline, outcomes, reply }))?;
+        answer.await.map_err(|_| dropped())?
+    }
+
+    async fn begin(&self, begin: Begin) -> Result<Box<dyn Transaction>> {
+        transaction::begin(&self.shared, begin).await
+    }
+
+    async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        snapshot::take(&self.shared).await
+    }
+
+    async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()> {
+        self.write(time, move |writer| writer.set_fences(&fences)).await
+    }
+
+    async fn fences(&self) -> Result<Vec<Fence>> {
+        self.shared.check_running()?;
+        Ok(self.shared.published.load().fences.fences())
+    }
+
+    async fn seq(&self) -> Result<Seq> {
+        self.shared.check_running()?;
+        Ok(self.shared.published.load().seq)
+    }
+
+    async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
+        if !EVENT_ROWS.contains(&limit) {
+            return Err(ShardError::invalid(format!("a page has 1 to {} changes, not {limit}", EVENT_ROWS.end())));
+        }
+        reader::with_reader(&self.shared, OWN_WRITE_TIME, move |db| log::changes(db, after, limit)).await
+    }
+
+    async fn add_consumer(&self, stream: &StreamId) -> Result<Seq> {
+        let stream = stream.clone();
+        self.write(OWN_WRITE_TIME, move |writer| log::add_consumer(writer, &stream)).await
+    }
+
+    async fn advance(&self, stream: &StreamId, position: Seq) -> Result<()> {
+        let stream = stream.clone();
+        self.write(OWN_WRITE_TIME, move |writer| log::advance(writer, &stream, position)).await
+    }
+
+    async fn remove_consumer(&self, stream: &StreamId) -> Result<()> {
+        let stream = stream.clone();
+        self.write(OWN_WRITE_TIME, move |writer| log::remove_consumer(writer, &stream)).await
+    }
+
+    async fn consumers(&self) -> Result<Vec<Consumer>> {
+        self.shared.check_running()?;
+        Ok(log::consumers(&self.shared.published.load().consumers))
+    }
+
+    async fn apply(&self, batch: Batch) -> Result<Applied> {
+        if batch.rows.len() > MAX_APPLY_ROWS {
+            return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
+        }
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| apply::apply(writer, &batch)).await
+    }
+
+    async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
+        let stream = stream.clone();
+        reader::with_reader(&self.shared, OWN_WRITE_TIME, move |db| apply::stream_state(db, &stream)).await
+    }
+
+    async fn forget_stream(&self, stream: &StreamId) -> Result<()> {
+        let stream = stream.clone();
+        self.write(OWN_WRITE_TIME, move |writer| apply::forget_stream(writer, &stream)).await
+    }
+
+    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+        if rows.len() > MAX_APPLY_ROWS {
+            return Err(ShardError::Limit { what: "the number of rows to import", limit: MAX_APPLY_ROWS as u64 });
+        }
+        let table = table.to_string();
+        self.write(OWN_WRITE_TIME, move |writer| apply::import(writer, &table, &rows, mode)).await
+    }
+
+    async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
+        self.submit(SCHEMA_TIME, Company::Alone, move |writer| change_schema(writer, from, &changes)).await
+    }
+
+    async fn schema(&self) -> Result<Arc<Schema>> {
+        self.shared.check_running()?;
+        Ok(self.shared.published.load().schema.clone())
+    }
+
+    async fn stats(&self) -> Result<ShardStats> {
+        let bytes = reader::with_reader(&self.shared, OWN_WRITE_TIME, |db| {
+            let pages = writer::one_int(db, "PRAGMA page_count", &[])?.unwrap_or(0);
+            Ok(pages as u64 * writer::one_int(db, "PRAGMA page_size", &[])?.unwrap_or(0) as u64)
+        });
+        let bytes = bytes.await?;
+        let state = self.shared.published.load();
+        Ok(ShardStats {
+            bytes,
+            seq: state.seq,
+            log_records: state.log_records,
+            log_bytes: state.log_bytes,
+            commits: self.shared.commits.load(Ordering::Relaxed),
+            transactions: self.shared.transactions.load(Ordering::Relaxed),
+        })
+    }
+
+    async fn close(&self) -> Result<()> {
+        queue::close(&self.shared).await
+    }
+}
+
+fn change_schema(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
+    let now = writer.state.schema.clone();
+    if now.version != from {
+        return already_changed(&now, from, changes);
+    }
+    let mut step = Schema::clone(&now);
+    for change in changes {
+        let next = step.apply(std::slice::from_ref(change))?;
+        for sql in ddl::statements(&step, change)? {
+            writer.db.own_text(&sql, &[], &[])?;
+        }
+        step = next;
+    }
+    step.version = from.next();
+    writer.set_schema(step)?;
+    Ok(writer.state.schema.clone())
+}
+
+/// A change that was asked for twice is done once; the caller may not have heard of the first time.
+fn already_changed(now: &Arc<Schema>, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
+    let message = format!("the schema is at version {}, not {from}", now.version);
+    if now.version != from.next() || !changes.iter().all(|change| holds(now, change)) {
+        return Err(ShardError::Conflict(message));
+    }
+    Ok(now.clone())
+}
+
+/// Whether a schema looks as if `change` had been made last.
+fn holds(schema: &Schema, change: &SchemaChange) -> bool {
+    let table = |name: &String| schema.tables.get(name);
+    match change {
+        SchemaChange::CreateTable(made) => table(&made.name).is_some(),
+        SchemaChange::DropTable { table: name } => table(name).is_none(),
+        SchemaChange::AddColumn { table: name, column } => table(name).is_some_and(|t| t.columns.contains(column)),
+        SchemaChange::DropColumn { table: name, column } => table(name).is_some_and(|t| t.position(column).is_none()),
+        SchemaChange::CreateKey { table: name, key } => table(name).is_some_and(|t| t.keys.contains(key)),
+        SchemaChange::DropKey { table: name, key } => table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key)),
+        SchemaChange::CreateObject(object) => schema.objects.get(&object.name) == Some(object),
+        SchemaChange::DropObject { name } => !schema.objects.contains_key(name),
+    }
+}

@@ -1,0 +1,260 @@
+//! Rows that come from other shards.
+//!
+//! Each applied row leaves its version: the routing version its owner wrote it under and its position in that
+//! owner's log. A row is written only if it is newer than what its version says, so copies and changes may come in
+//! any order and any number of times. A deleted row leaves its version, too, which keeps an older copy from bringing
+//! it back. The stream's position is stored in the same transaction.
+//!
+//! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. A row
+//! may take a unique value that another one has not yet given up here; the other one is replaced, and comes back with
+//! its own next change.
+
+use super::ddl;
+use super::raw::Db;
+use super::writer::Writer;
+use crate::error::{Result, ShardError};
+use crate::shard::{Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState};
+use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, Table, TableKind, Unit};
+use isles_kernel::value::{DataType, Value, key_bytes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The statements that write one table.
+struct TableWrites {
+    table: Table,
+    put: Arc<str>,
+    delete: Arc<str>,
+    /// Reads the bucket of a key.
+    bucket: Arc<str>,
+}
+
+impl TableWrites {
+    fn new(table: &Table) -> TableWrites {
+        let key = table.physical_key();
+        let matched: Vec<String> = (1..).zip(&key).map(|(n, name)| format!("{} = ${n}", ddl::quoted(name))).collect();
+        let matched = matched.join(" AND ");
+        let name = ddl::quoted(&table.name);
+        TableWrites {
+            put: format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table)).into(),
+            delete: format!("DELETE FROM {name} WHERE {matched}").into(),
+            bucket: format!("SELECT {BUCKET_COLUMN} FROM {name} WHERE {matched}").into(),
+            table: table.clone(),
+        }
+    }
+}
+
+/// `(a, b) VALUES ($1, $2)` over all physical columns.
+fn columns_and_values(table: &Table) -> String {
+    let hidden: Vec<String> = table.hidden_columns().iter().map(|name| (*name).to_string()).collect();
+    let names: Vec<&String> = hidden.iter().chain(table.columns.iter().map(|column| &column.name)).collect();
+    let params: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
+    format!("({}) VALUES ({})", ddl::quoted_list(names), params.join(", "))
+}
+
+/// Values of all physical columns.
+fn physical(unit: &Unit, values: &[Value]) -> Vec<Value> {
+    let hidden = match unit {
+        Unit::Bucket(_, bucket) => vec![Value::Int(i64::from(bucket.0))],
+        Unit::Tenant(tenant) => {
+            let name = tenant.as_ref().map(TenantId::as_str);
+            vec![Value::text(name.unwrap_or("")), name.map_or(Value::Null, Value::text)]
+        }
+        Unit::Shared => vec![],
+    };
+    hidden.into_iter().chain(values.iter().cloned()).collect()
+}
+
+fn check_row(table: &Table, unit: &Unit, values: &[Value]) -> Result<()> {
+    let fits = match (&table.kind, unit) {
+        (TableKind::Hash { group, buckets, .. }, Unit::Bucket(of, bucket)) => of == group && bucket.0 < *buckets,
+        (TableKind::Tenant, Unit::Tenant(_)) => true,
+        (TableKind::Reference | TableKind::Global, Unit::Shared) => true,
+        _ => false,
+    };
+    if !fits {
+        return Err(ShardError::invalid(format!("{unit} is no unit of table \"{}\"", table.name)));
+    }
+    if values.len() != table.columns.len() {
+        let message = format!("table \"{}\" has {} columns, a row has {}", table.name, table.columns.len(), values.len());
+        return Err(ShardError::invalid(message));
+    }
+    match table.columns.iter().zip(values).find(|(column, value)| !value.fits(column.ty)) {
+        Some((column, _)) => {
+            Err(ShardError::statement("42804", format!("a value does not fit column \"{}\"", column.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
+    let schema = writer.state.schema.clone();
+    let db = writer.applier()?;
+    let mut tables = BTreeMap::new();
+    let mut applied = Applied::default();
+    for incoming in &batch.rows {
+        apply_row(db, &batch.stream, table_writes(&mut tables, &schema, &incoming.table)?, incoming, &mut applied)?;
+    }
+    store_stream(db, batch)?;
+    Ok(applied)
+}
+
+fn table_writes<'a>(
+    tables: &'a mut BTreeMap<String, TableWrites>,
+    schema: &Schema,
+    name: &str,
+) -> Result<&'a TableWrites> {
+    if !tables.contains_key(name) {
+        tables.insert(name.to_string(), TableWrites::new(schema.table(name)?));
+    }
+    tables.get(name).ok_or_else(|| ShardError::invalid("no such table"))
+}
+
+fn apply_row(
+    db: &mut Db,
+    stream: &StreamId,
+    writes: &TableWrites,
+    incoming: &Incoming,
+    applied: &mut Applied,
+) -> Result<()> {
+    check_incoming(&writes.table, incoming)?;
+    let key = key_bytes(&incoming.key);
+    let known = row_version(db, &incoming.table, &key)?;
+    if known.is_some_and(|known| known >= incoming.version) {
+        applied.stale += 1;
+        return Ok(());
+    }
+    if known.is_none() {
+        check_unit(db, writes, incoming)?;
+    }
+    let limits = Limits::default();
+    match &incoming.row {
+        Some(row) => {
+            db.run_own(&Statement::new(writes.put.clone(), physical(&incoming.unit, row)), &limits)?;
+            applied.written += 1;
+        }
+        None => {
+            db.run_own(&Statement::new(writes.delete.clone(), incoming.key.clone()), &limits)?;
+            applied.deleted += 1;
+        }
+    }
+    store_version(db, stream, incoming, key)
+}
+
+fn check_incoming(table: &Table, incoming: &Incoming) -> Result<()> {
+    let Some(row) = &incoming.row else {
+        let columns = table.physical_key().len();
+        if incoming.key.len() != columns {
+            return Err(ShardError::invalid(format!("the key of \"{}\" has {columns} columns", table.name)));
+        }
+        return Ok(());
+    };
+    check_row(table, &incoming.unit, row)?;
+    if table.key_of(&incoming.unit, row) != incoming.key {
+        return Err(ShardError::invalid(format!("a row of \"{}\" does not match its key", table.name)));
+    }
+    Ok(())
+}
+
+/// A row that was here before the stream, with the same key but of another unit, belongs to someone else.
+fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<()> {
+    let Unit::Bucket(_, bucket) = &incoming.unit else { return Ok(()) };
+    let read = Statement::new(writes.bucket.clone(), incoming.key.clone()).returning([DataType::Int4]);
+    let there = db.run_own(&read, &Limits::default())?;
+    match there.rows.first().map(Vec::as_slice) {
+        Some([Value::Int(found)]) if *found != i64::from(bucket.0) => Err(other_unit(&writes.table)),
+        _ => Ok(()),
+    }
+}
+
+fn other_unit(table: &Table) -> ShardError {
+    let message = format!("a row of \"{}\" with this key belongs to another unit", table.name);
+    ShardError::statement("23505", message)
+}
+
+fn row_version(db: &mut Db, table: &str, key: &[u8]) -> Result<Option<RowVersion>> {
+    let sql = "SELECT epoch, seq FROM _isles_row_version WHERE name = $1 AND key = $2";
+    let rows = db.own(sql, &[Value::text(table), Value::Bytes(key.to_vec())], &[DataType::Int8; 2])?;
+    Ok(match rows.first().map(Vec::as_slice) {
+        Some([Value::Int(epoch), Value::Int(seq)]) => {
+            Some(RowVersion { epoch: RoutingVersion(*epoch as u64), seq: Seq(*seq as u64) })
+        }
+        _ => None,
+    })
+}
+
+fn store_version(db: &mut Db, stream: &StreamId, incoming: &Incoming, key: Vec<u8>) -> Result<()> {
+    let sql = "INSERT OR REPLACE INTO _isles_row_version (name, key, stream, epoch, seq) VALUES ($1, $2, $3, $4, $5)";
+    let params = [
+        Value::text(incoming.table.as_str()),
+        Value::Bytes(key),
+        Value::text(stream.as_str()),
+        Value::Int(incoming.version.epoch.0 as i64),
+        Value::Int(incoming.version.seq.0 as i64),
+    ];
+    db.own(sql, &params, &[]).map(drop)
+}
+
+fn store_stream(db: &mut Db, batch: &Batch) -> Result<()> {
+    let sql = "INSERT INTO _isles_stream (stream, position, cursor) VALUES ($1, $2, $3)
+               ON CONFLICT DO UPDATE SET position = max(position, excluded.position),
+                                         cursor = coalesce(excluded.cursor, cursor)";
+    let position = batch.position.unwrap_or(Seq::ZERO).0 as i64;
+    let cursor = batch.cursor.clone().map_or(Value::Null, Value::Bytes);
+    db.own(sql, &[Value::text(batch.stream.as_str()), Value::Int(position), cursor], &[]).map(drop)
+}
+
+pub(super) fn stream_state(db: &mut Db, stream: &StreamId) -> Result<StreamState> {
+    let sql = "SELECT position, cursor FROM _isles_stream WHERE stream = $1";
+    let rows = db.own(sql, &[Value::text(stream.as_str())], &[DataType::Int8, DataType::Bytes])?;
+    Ok(match rows.into_iter().next().map(<[Value; 2]>::try_from) {
+        Some(Ok([Value::Int(position), cursor])) => {
+            let cursor = if let Value::Bytes(bytes) = cursor { Some(bytes) } else { None };
+            StreamState { position: Seq(position as u64), cursor }
+        }
+        _ => StreamState::default(),
+    })
+}
+
+pub(super) fn forget_stream(writer: &mut Writer, stream: &StreamId) -> Result<()> {
+    let stream = [Value::text(stream.as_str())];
+    writer.db.own("DELETE FROM _isles_stream WHERE stream = $1", &stream, &[])?;
+    writer.db.own("DELETE FROM _isles_row_version WHERE stream = $1", &stream, &[]).map(drop)
+}
+
+/// Writes a page of rows as any client would: captured, with triggers and foreign keys.
+pub(super) fn import(writer: &mut Writer, table: &str, rows: &[StoredRow], mode: ImportMode) -> Result<u64> {
+    let schema = writer.state.schema.clone();
+    let table = schema.table(table)?;
+    let sql: Arc<str> = import_sql(table, mode).into();
+    let mut imported = 0;
+    for row in rows {
+        check_row(table, &row.unit, &row.values)?;
+        let statement = Statement::new(sql.clone(), physical(&row.unit, &row.values));
+        let outcome = writer.db.run(&statement, &Limits::default())?;
+        if outcome.affected == 0 {
+            return Err(other_unit(table));
+        }
+        imported += outcome.affected;
+    }
+    Ok(imported)
+}
+
+fn import_sql(table: &Table, mode: ImportMode) -> String {
+    let name = ddl::quoted(&table.name);
+    let insert = format!("INSERT INTO {name} {}", columns_and_values(table));
+    if mode == ImportMode::Insert {
+        return insert;
+    }
+    let key = table.physical_key();
+    let rest: Vec<String> = table.columns.iter().map(|c| c.name.clone()).filter(|name| !key.contains(name)).collect();
+    let first = key.last().cloned().into_iter().collect::<Vec<_>>();
+    // A table that is all key has nothing to set, but must still tell whether the row is its own.
+    let set = if rest.is_empty() { &first } else { &rest };
+    let set: Vec<String> = set.iter().map(|n| format!("{0} = excluded.{0}", ddl::quoted(n))).collect();
+    let same = match table.kind {
+        TableKind::Hash { .. } => format!(" WHERE {name}.{BUCKET_COLUMN} = excluded.{BUCKET_COLUMN}"),
+        _ => String::new(),
+    };
+    format!("{insert} ON CONFLICT ({}) DO UPDATE SET {}{same}", ddl::quoted_list(&key), set.join(", "))
+}

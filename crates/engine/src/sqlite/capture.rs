@@ -1,0 +1,204 @@
+//! Captures row changes as SQLite makes them.
+//!
+//! The preupdate hook is called for every row that is inserted, updated or deleted, by whatever cause: statements,
+//! triggers, cascades, upserts, REPLACE. The changes of a commit are collected in one record and inserted into the
+//! log just before that commit; what is rolled back is taken out of the record again.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-2   rows and log are in one transaction
+//!   * I-29  the log has exactly the committed changes
+
+use super::raw::Db;
+use super::value;
+use isles_kernel::change::{Op, RecordBuilder};
+use isles_kernel::schema::{Schema, Table, TableKind};
+use isles_kernel::value::{DataType, Encoder};
+use rusqlite::ffi;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// A table as the hook needs it: positions are SQLite's, hidden columns included.
+struct Captured {
+    table: Table,
+    hidden: c_int,
+    types: Vec<DataType>,
+    /// Columns that say which row it is: hidden ones and the primary key.
+    identity: Vec<c_int>,
+}
+
+/// Collects changes. SQLite holds its address: it is boxed by its owner and does not move.
+#[derive(Default)]
+pub(super) struct Capture {
+    pub(super) enabled: bool,
+    pub(super) record: RecordBuilder,
+    /// The transaction in progress, counted from the first of the record.
+    pub(super) txn: u64,
+    tables: HashMap<Vec<u8>, Arc<Captured>>,
+    /// The table of the last change and its number in the record: statements change one table many times.
+    last: Option<(Arc<Captured>, usize)>,
+    /// A change that could not be recorded. Its transaction must fail.
+    pub(super) failed: Option<String>,
+}
+
+impl Capture {
+    pub(super) fn set_schema(&mut self, schema: &Schema) {
+        self.last = None;
+        self.tables = schema.tables.values().map(|table| (table.name.clone().into_bytes(), captured(table))).collect();
+    }
+
+    /// Ready for the next commit.
+    pub(super) fn clear(&mut self) {
+        self.record.clear();
+        self.last = None;
+        self.txn = 0;
+        self.failed = None;
+    }
+
+    fn table(&mut self, name: &[u8]) -> Option<(Arc<Captured>, usize)> {
+        if let Some((table, number)) = self.last.as_ref().filter(|(table, _)| table.table.name.as_bytes() == name) {
+            return Some((table.clone(), *number));
+        }
+        let table = self.tables.get(name)?.clone();
+        let number = self.record.table(&table.table);
+        self.last = Some((table.clone(), number));
+        Some((table, number))
+    }
+}
+
+fn captured(table: &Table) -> Arc<Captured> {
+    let hidden = table.hidden_columns().len() as c_int;
+    let key = table.key_positions().into_iter().map(|at| at as c_int + hidden);
+    Arc::new(Captured {
+        table: table.clone(),
+        hidden,
+        types: table.columns.iter().map(|column| column.ty).collect(),
+        identity: (0..hidden).chain(key).collect(),
+    })
+}
+
+/// Lets `db` capture its changes.
+pub(super) fn install(db: &mut Db, schema: &Schema) {
+    let mut capture = Box::new(Capture::default());
+    capture.set_schema(schema);
+    let context: *mut Capture = &mut *capture;
+    db.capture = Some(capture);
+    // SAFETY: the capture is boxed in `db`, whose connection is dropped last and runs nothing while dropping.
+    unsafe { ffi::sqlite3_preupdate_hook(db.handle(), Some(on_change), context.cast()) };
+}
+
+unsafe extern "C" fn on_change(
+    context: *mut c_void,
+    db: *mut ffi::sqlite3,
+    op: c_int,
+    _database: *const c_char,
+    table: *const c_char,
+    _old_rowid: ffi::sqlite3_int64,
+    _new_rowid: ffi::sqlite3_int64,
+) {
+    // SAFETY: the context is the boxed capture (see `install`); nothing else refers to it while SQLite runs.
+    let capture = unsafe { &mut *context.cast::<Capture>() };
+    // SAFETY: SQLite gives a terminated name that lives through the call.
+    let name = unsafe { CStr::from_ptr(table) }.to_bytes();
+    if !capture.enabled || name.starts_with(b"_isles") {
+        return;
+    }
+    let Some((table, number)) = capture.table(name) else {
+        capture.failed = Some(format!("table {} is not in the schema", String::from_utf8_lossy(name)));
+        return;
+    };
+    let image = Image { db, table: &table };
+    // SAFETY: we are inside the hook, on the thread that runs the statement.
+    let done = unsafe {
+        match op {
+            ffi::SQLITE_INSERT => image.record(capture, number, Op::Insert),
+            ffi::SQLITE_DELETE => image.record(capture, number, Op::Delete),
+            _ if image.same_row() => image.record(capture, number, Op::Update),
+            // A key's history must not be under another key.
+            _ => image.record(capture, number, Op::Delete).and_then(|()| image.record(capture, number, Op::Insert)),
+        }
+    };
+    if done.is_none() {
+        capture.failed = Some("a change could not be read".into());
+    }
+}
+
+/// The row a hook is called for.
+struct Image<'a> {
+    db: *mut ffi::sqlite3,
+    table: &'a Captured,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Old,
+    New,
+}
+
+impl Image<'_> {
+    unsafe fn record(&self, capture: &mut Capture, number: usize, op: Op) -> Option<()> {
+        let txn = capture.txn;
+        let out = capture.record.begin(number, txn, op);
+        let unit_side = if op == Op::Delete { Side::Old } else { Side::New };
+        // SAFETY: inside the hook, as the caller promises.
+        unsafe {
+            self.unit(out, unit_side)?;
+            if op != Op::Insert {
+                self.row(out, Side::Old)?;
+            }
+            if op != Op::Delete {
+                self.row(out, Side::New)?;
+            }
+        }
+        Some(())
+    }
+
+    /// As `isles_kernel::change::encode_unit` writes it.
+    unsafe fn unit(&self, out: &mut Encoder, side: Side) -> Option<()> {
+        match self.table.table.kind {
+            TableKind::Hash { .. } => {
+                // SAFETY: inside the hook.
+                let bucket = unsafe { ffi::sqlite3_value_int64(self.value(0, side)?) };
+                out.varint(u64::try_from(bucket).ok()?);
+            }
+            // SAFETY: inside the hook.
+            TableKind::Tenant => unsafe { value::encode(out, self.value(1, side)?, DataType::Text) },
+            TableKind::Reference | TableKind::Global => {}
+        }
+        Some(())
+    }
+
+    unsafe fn row(&self, out: &mut Encoder, side: Side) -> Option<()> {
+        out.varint(self.table.types.len() as u64);
+        for (index, ty) in (self.table.hidden..).zip(&self.table.types) {
+            // SAFETY: inside the hook.
+            unsafe { value::encode(out, self.value(index, side)?, *ty) };
+        }
+        Some(())
+    }
+
+    /// Whether an update leaves the row's unit and key.
+    unsafe fn same_row(&self) -> bool {
+        self.table.identity.iter().all(|index| {
+            // SAFETY: inside the hook.
+            unsafe {
+                match (self.value(*index, Side::Old), self.value(*index, Side::New)) {
+                    (Some(old), Some(new)) => value::same(old, new),
+                    _ => false,
+                }
+            }
+        })
+    }
+
+    unsafe fn value(&self, index: c_int, side: Side) -> Option<*mut ffi::sqlite3_value> {
+        let mut value = std::ptr::null_mut();
+        // SAFETY: inside the hook; SQLite checks that the side exists for the operation and the index is in range.
+        let code = unsafe {
+            match side {
+                Side::Old => ffi::sqlite3_preupdate_old(self.db, index, &mut value),
+                Side::New => ffi::sqlite3_preupdate_new(self.db, index, &mut value),
+            }
+        };
+        (code == ffi::SQLITE_OK && !value.is_null()).then_some(value)
+    }
+}

@@ -1,0 +1,184 @@
+//! Prints the kernel's schema as SQLite's DDL.
+//!
+//! Tables are STRICT and clustered by their physical key (WITHOUT ROWID): rows of a tenant lie together, and a null
+//! in a primary key is an error, where a rowid would be invented. Ranges that a storage form does not keep by itself
+//! are checked.
+
+use super::value;
+use crate::error::{Result, ShardError};
+use isles_kernel::schema::{
+    BUCKET_COLUMN, Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TENANT_COLUMN,
+    TENANT_KEY_COLUMN, Table, TableKind,
+};
+use isles_kernel::value::{DATES, DataType, TIMES, TIMESTAMPS, Value};
+
+/// The engine's own tables.
+pub(super) const OWN_TABLES: &str = "
+CREATE TABLE _isles_meta (name TEXT NOT NULL PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+CREATE TABLE _isles_fence (scope TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, mode TEXT NOT NULL)
+    STRICT, WITHOUT ROWID;
+CREATE TABLE _isles_log (last_seq INTEGER NOT NULL PRIMARY KEY, first_seq INTEGER NOT NULL,
+    first_txn INTEGER NOT NULL, txns INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE _isles_consumer (stream TEXT NOT NULL PRIMARY KEY, position INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE _isles_stream (stream TEXT NOT NULL PRIMARY KEY, position INTEGER NOT NULL, cursor BLOB)
+    STRICT, WITHOUT ROWID;
+CREATE TABLE _isles_row_version (name TEXT NOT NULL, key BLOB NOT NULL, stream TEXT NOT NULL,
+    epoch INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (name, key)) STRICT, WITHOUT ROWID;
+";
+
+/// An identifier, quoted.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+pub(super) fn quoted_list<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")
+}
+
+/// The statements that bring a shard from `old` through `change`.
+pub(super) fn statements(old: &Schema, change: &SchemaChange) -> Result<Vec<String>> {
+    Ok(match change {
+        SchemaChange::CreateTable(table) => create_table(table)?,
+        SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", quoted(table))],
+        SchemaChange::AddColumn { table, column } => {
+            vec![format!("ALTER TABLE {} ADD COLUMN {}", quoted(table), column_definition(column))]
+        }
+        SchemaChange::DropColumn { table, column } => {
+            vec![format!("ALTER TABLE {} DROP COLUMN {}", quoted(table), quoted(column))]
+        }
+        SchemaChange::CreateKey { table, key } => vec![create_key(old.table(table)?, key)],
+        SchemaChange::DropKey { key, .. } => vec![format!("DROP INDEX {}", quoted(key))],
+        SchemaChange::CreateObject(object) => vec![object.sqlite.clone()],
+        SchemaChange::DropObject { name } => old.objects.get(name).map(drop_object).into_iter().collect(),
+    })
+}
+
+fn drop_object(object: &Object) -> String {
+    match object.kind {
+        ObjectKind::View => format!("DROP VIEW {}", quoted(&object.name)),
+        ObjectKind::Trigger => format!("DROP TRIGGER {}", quoted(&object.name)),
+    }
+}
+
+fn create_table(table: &Table) -> Result<Vec<String>> {
+    let mut parts = hidden_definitions(table);
+    parts.extend(table.columns.iter().map(column_definition));
+    parts.push(format!("PRIMARY KEY ({})", quoted_list(&table.physical_key())));
+    for foreign in &table.foreign_keys {
+        parts.push(foreign_definition(table, foreign)?);
+    }
+    let create = format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(&table.name), parts.join(",\n    "));
+    let keys = table.keys.iter().map(|key| create_key(table, key));
+    Ok(std::iter::once(create).chain(keys).collect())
+}
+
+fn hidden_definitions(table: &Table) -> Vec<String> {
+    match table.kind {
+        TableKind::Hash { buckets, .. } => {
+            vec![format!("{BUCKET_COLUMN} INTEGER NOT NULL CHECK ({BUCKET_COLUMN} >= 0 AND {BUCKET_COLUMN} < {buckets})")]
+        }
+        // SQLite does not take a generated column into a primary key, so the writer fills both and this checks.
+        TableKind::Tenant => vec![
+            format!("{TENANT_KEY_COLUMN} TEXT NOT NULL"),
+            format!("{TENANT_COLUMN} TEXT CHECK ({TENANT_KEY_COLUMN} = coalesce({TENANT_COLUMN}, ''))"),
+        ],
+        TableKind::Reference | TableKind::Global => vec![],
+    }
+}
+
+fn column_definition(column: &Column) -> String {
+    let name = quoted(&column.name);
+    let mut out = format!("{name} {}", value::declared(column.ty));
+    if !column.nullable {
+        out.push_str(" NOT NULL");
+    }
+    if let Some(default) = &column.default {
+        out.push_str(&format!(" DEFAULT {}", literal(default)));
+    }
+    if let Some((constraint, check)) = type_check(&name, column.ty) {
+        out.push_str(&format!(" CONSTRAINT {constraint} CHECK ({check})"));
+    }
+    out
+}
+
+/// Constraints that keep what the declared type does not; their names tell the error.
+pub(super) const RANGE: &str = "_isles_range";
+pub(super) const JSON: &str = "_isles_json";
+
+fn type_check(name: &str, ty: DataType) -> Option<(&'static str, String)> {
+    let range = |check| Some((RANGE, check));
+    match ty {
+        DataType::Bool => range(format!("{name} IN (0, 1)")),
+        DataType::Int2 => range(format!("{name} BETWEEN -32768 AND 32767")),
+        DataType::Int4 => range(format!("{name} BETWEEN -2147483648 AND 2147483647")),
+        DataType::Date => range(within(name, ((*DATES.start()).into(), (*DATES.end()).into()), (i32::MIN.into(), i32::MAX.into()))),
+        DataType::Timestamp | DataType::TimestampTz => {
+            range(within(name, (*TIMESTAMPS.start(), *TIMESTAMPS.end()), (i64::MIN, i64::MAX)))
+        }
+        DataType::Float4 | DataType::Float8 => range(format!("typeof({name}) IN ('real', 'null') OR {name} = 'NaN'")),
+        DataType::Time => range(format!("{name} BETWEEN {} AND {}", TIMES.start(), TIMES.end())),
+        DataType::Uuid => range(format!("length({name}) = 16")),
+        DataType::Json => Some((JSON, format!("json_valid({name})"))),
+        _ => None,
+    }
+}
+
+/// Between two finite bounds, or one of the infinities.
+fn within(name: &str, (first, last): (i64, i64), (minus, plus): (i64, i64)) -> String {
+    format!("{name} BETWEEN {first} AND {last} OR {name} IN ({minus}, {plus})")
+}
+
+/// A value as it stands in DDL, in its storage form.
+fn literal(value: &Value) -> String {
+    let text = |s: &str| format!("'{}'", s.replace('\'', "''"));
+    let blob = |bytes: &[u8]| format!("x'{}'", bytes.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    match value {
+        Value::Null => "NULL".into(),
+        Value::Bool(b) => i64::from(*b).to_string(),
+        Value::Int(n) | Value::Time(n) | Value::Timestamp(n) | Value::TimestampTz(n) => format!("({n})"),
+        Value::Date(n) => format!("({n})"),
+        Value::Float(x) if x.is_nan() => "'NaN'".into(),
+        Value::Float(x) if x.is_infinite() => if *x > 0.0 { "(9e999)" } else { "(-9e999)" }.into(),
+        Value::Float(x) => format!("({x:?})"),
+        Value::Numeric(n) => text(n.as_str()),
+        Value::Text(s) | Value::Json(s) => text(s),
+        Value::Bytes(b) => blob(b),
+        Value::Uuid(u) => blob(u),
+    }
+}
+
+fn create_key(table: &Table, key: &Key) -> String {
+    let unique = if key.unique { "UNIQUE " } else { "" };
+    let lead = matches!(table.kind, TableKind::Tenant).then(|| TENANT_KEY_COLUMN.to_string());
+    let columns: Vec<String> = lead.into_iter().chain(key.columns.iter().cloned()).collect();
+    format!("CREATE {unique}INDEX {} ON {} ({})", quoted(&key.name), quoted(&table.name), quoted_list(&columns))
+}
+
+fn foreign_definition(table: &Table, foreign: &ForeignKey) -> Result<String> {
+    let tenant = matches!(table.kind, TableKind::Tenant);
+    if tenant && [foreign.on_delete, foreign.on_update].contains(&OnChange::SetNull) {
+        // SQLite would null the tenant as well.
+        return Err(ShardError::statement("0A000", "SET NULL is not supported on tenant tables of SQLite shards"));
+    }
+    let lead = || tenant.then(|| TENANT_KEY_COLUMN.to_string()).into_iter();
+    let columns: Vec<String> = lead().chain(foreign.columns.iter().cloned()).collect();
+    let references: Vec<String> = lead().chain(foreign.references.iter().cloned()).collect();
+    Ok(format!(
+        "CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {}",
+        quoted(&foreign.name),
+        quoted_list(&columns),
+        quoted(&foreign.table),
+        quoted_list(&references),
+        action(foreign.on_delete),
+        action(foreign.on_update),
+    ))
+}
+
+fn action(action: OnChange) -> &'static str {
+    match action {
+        OnChange::NoAction => "NO ACTION",
+        OnChange::Restrict => "RESTRICT",
+        OnChange::Cascade => "CASCADE",
+        OnChange::SetNull => "SET NULL",
+    }
+}

@@ -1,0 +1,352 @@
+//! Who writes next.
+//!
+//! The queue holds what waits and, when nobody uses it, the writer. Whoever pushes onto an idle queue starts a job
+//! on the pool, which runs groups until nothing waits. An interactive transaction takes the writer out and puts it
+//! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
+
+use super::writer::{self, Company, GroupResult, Member, Writer};
+use super::{Shared, log};
+use crate::error::{Result, ShardError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Groups a job runs before it goes to the end of the pool's own queue, so that one shard cannot hold a thread.
+const GROUPS_PER_JOB: usize = 32;
+/// How often the janitor looks for requests whose time is up.
+const JANITOR_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(super) struct Queue {
+    items: VecDeque<Item>,
+    /// The writer, while neither a job nor a transaction has it.
+    writer: Option<Box<Writer>>,
+    /// A job is running or on its way, or a transaction holds the writer.
+    busy: bool,
+    closed: bool,
+    janitor: bool,
+}
+
+enum Item {
+    Member(Box<dyn Member>),
+    /// Wants the writer itself; until when, and who.
+    Hold { deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>> },
+    Close(oneshot::Sender<()>),
+}
+
+impl Queue {
+    pub(super) fn new(writer: Writer) -> Queue {
+        Queue { items: VecDeque::new(), writer: Some(Box::new(writer)), busy: false, closed: false, janitor: false }
+    }
+}
+
+/// The writer in the hands of an interactive transaction. Dropping it rolls back and gives it back.
+pub(super) struct WriterGuard {
+    writer: Option<Box<Writer>>,
+    shared: Arc<Shared>,
+}
+
+impl WriterGuard {
+    pub(super) fn writer(&mut self) -> &mut Writer {
+        self.writer.as_mut().expect("taken out only when the guard is dropped")
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for WriterGuard {
+    fn drop(&mut self) {
+        if let Some(mut writer) = self.writer.take() {
+            writer.abandon();
+            give_back(&self.shared, writer);
+        }
+    }
+}
+
+pub(super) fn push(shared: &Arc<Shared>, member: Box<dyn Member>) -> Result<()> {
+    push_item(shared, Item::Member(member))
+}
+
+/// Waits for the writer itself.
+pub(super) async fn hold(shared: &Arc<Shared>, deadline: Duration) -> Result<WriterGuard> {
+    let (reply, answer) = oneshot::channel();
+    push_item(shared, Item::Hold { deadline, reply })?;
+    answer.await.map_err(|_| ShardError::Unavailable("the shard was closed".into()))?
+}
+
+/// Lets what waits be done, then closes the files.
+pub(super) async fn close(shared: &Arc<Shared>) -> Result<()> {
+    let (reply, answer) = oneshot::channel();
+    if push_item(shared, Item::Close(reply)).is_ok() {
+        // An error means that the shard had stopped, and is closed all the same.
+        let _ = answer.await;
+    }
+    Ok(())
+}
+
+fn push_item(shared: &Arc<Shared>, item: Item) -> Result<()> {
+    let start = {
+        let mut queue = shared.queue();
+        // Looked at under the lock: a shard that has stopped takes nothing more into its queue.
+        if !matches!(item, Item::Close(_)) {
+            shared.check_running()?;
+        }
+        if queue.closed {
+            return Err(ShardError::Unavailable("the shard is closed".into()));
+        }
+        if queue.items.len() >= shared.options.max_queue {
+            return Err(ShardError::Limit { what: "the number of waiting writes", limit: shared.options.max_queue as u64 });
+        }
+        queue.closed = matches!(item, Item::Close(_));
+        queue.items.push_back(item);
+        !std::mem::replace(&mut queue.busy, true)
+    };
+    if start {
+        schedule(shared);
+    }
+    Ok(())
+}
+
+fn schedule(shared: &Arc<Shared>) {
+    let job = shared.clone();
+    shared.env.blocking(Box::new(move || run(&job)));
+}
+
+/// What the writer does next.
+enum Next {
+    Group(Vec<Box<dyn Member>>),
+    Apply(Box<dyn Member>),
+    Hold { deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>> },
+    Close(oneshot::Sender<()>),
+    Nothing,
+}
+
+/// Takes what comes next; if nothing does, leaves the writer here and the queue idle, in one step.
+fn next(shared: &Shared, writer: &mut Option<Box<Writer>>) -> Next {
+    let mut queue = shared.queue();
+    match queue.items.pop_front() {
+        None => {
+            queue.writer = writer.take();
+            queue.busy = false;
+            Next::Nothing
+        }
+        Some(Item::Hold { deadline, reply }) => Next::Hold { deadline, reply },
+        Some(Item::Close(reply)) => Next::Close(reply),
+        Some(Item::Member(member)) if member.company() == Company::Applier => Next::Apply(member),
+        Some(Item::Member(member)) if member.company() == Company::Alone => Next::Group(vec![member]),
+        Some(Item::Member(first)) => {
+            let mut group = vec![first];
+            while group.len() < shared.options.max_group
+                && matches!(queue.items.front(), Some(Item::Member(member)) if member.company() == Company::Group)
+            {
+                if let Some(Item::Member(member)) = queue.items.pop_front() {
+                    group.push(member);
+                }
+            }
+            Next::Group(group)
+        }
+    }
+}
+
+/// The job: runs groups until nothing waits or the writer is held.
+fn run(shared: &Arc<Shared>) {
+    let mut writer = shared.queue().writer.take();
+    for _ in 0..GROUPS_PER_JOB {
+        match next(shared, &mut writer) {
+            Next::Nothing => return,
+            Next::Close(reply) => return finish_close(shared, writer.take(), reply),
+            Next::Hold { deadline, reply } => {
+                let Some(held) = writer.take() else { return };
+                if grant(shared, held, deadline, reply) {
+                    return;
+                }
+                writer = shared.queue().writer.take();
+            }
+            Next::Group(members) => {
+                let Some(writer) = &mut writer else { return };
+                let size = members.len();
+                let result = writer::run_group(writer, members);
+                answer(shared, writer, result);
+                settle(shared, writer);
+                gather(shared, size);
+            }
+            Next::Apply(member) => {
+                let Some(writer) = &mut writer else { return };
+                let result = writer::run_apply(writer, member);
+                answer(shared, writer, result);
+                settle(shared, writer);
+            }
+        }
+    }
+    shared.queue().writer = writer;
+    schedule(shared);
+}
+
+/// Publishes the new state and then answers: whoever hears of a commit can see it.
+fn answer(shared: &Shared, writer: &Writer, result: GroupResult) {
+    if let Some(why) = result.fatal {
+        shared.stop(ShardError::Stopped(why));
+    } else {
+        publish(shared, writer);
+        shared.commits.fetch_add(1, Ordering::Relaxed);
+        shared.transactions.fetch_add(result.answers.len() as u64, Ordering::Relaxed);
+    }
+    result.answers.into_iter().for_each(|(member, result)| member.finish(result));
+}
+
+pub(super) fn publish(shared: &Shared, writer: &Writer) {
+    shared.published.store(Arc::new(writer.state.clone()));
+}
+
+/// What is due after a commit, and nobody's answer waits for.
+pub(super) fn settle(shared: &Shared, writer: &mut Writer) {
+    let cap = shared.options.max_log_bytes;
+    if shared.check_running().is_ok() && log::is_over_cap(writer.state.log_bytes, cap) {
+        trim_to_cap(shared, writer, cap);
+    }
+    if let Err(error) = writer.checkpoint_if_due() {
+        shared.stop(error);
+    }
+    refuse_if_stopped(shared);
+}
+
+fn trim_to_cap(shared: &Shared, writer: &mut Writer, cap: u64) {
+    let trimmed = writer.begin().and_then(|()| log::enforce_cap(writer, cap));
+    match trimmed.map_err(|error| (error, false)).and_then(|()| writer.commit().map_err(|e| (e.error, e.fatal))) {
+        Ok(()) => publish(shared, writer),
+        Err((error, fatal)) => {
+            writer.abandon();
+            if fatal {
+                shared.stop(error);
+            }
+        }
+    }
+}
+
+/// Answers all that waits, once the shard has stopped.
+fn refuse_if_stopped(shared: &Shared) {
+    let Err(error) = shared.check_running() else { return };
+    let waiting: VecDeque<Item> = {
+        let mut queue = shared.queue();
+        let (keep, refuse) = queue.items.drain(..).partition(|item| matches!(item, Item::Close(_)));
+        queue.items = keep;
+        refuse
+    };
+    waiting.into_iter().for_each(|item| refuse(item, error.clone()));
+}
+
+fn refuse(item: Item, error: ShardError) {
+    match item {
+        Item::Member(member) => member.finish(Err(error)),
+        Item::Hold { reply, .. } => {
+            let _ = reply.send(Err(error));
+        }
+        Item::Close(_) => {}
+    }
+}
+
+/// Waits a little for those who have just been answered, so that the next flush is shared by many again.
+fn gather(shared: &Shared, answered: usize) {
+    let limit = shared.options.gather;
+    if answered < 2 || limit.is_zero() {
+        return;
+    }
+    let until = shared.env.elapsed() + limit;
+    while shared.queue().items.len() < answered / 2 && shared.env.elapsed() < until {
+        std::thread::yield_now();
+    }
+}
+
+/// Hands the writer to a transaction. Whether it was taken.
+fn grant(shared: &Arc<Shared>, writer: Box<Writer>, deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>>) -> bool {
+    if shared.env.elapsed() >= deadline {
+        shared.queue().writer = Some(writer);
+        let _ = reply.send(Err(ShardError::TimedOut));
+        return false;
+    }
+    start_janitor(shared);
+    let guard = WriterGuard { writer: Some(writer), shared: shared.clone() };
+    match reply.send(Ok(guard)) {
+        Ok(()) => true,
+        Err(Ok(mut guard)) => {
+            // The one who asked has gone. Take the writer out quietly: this job goes on with it.
+            shared.queue().writer = guard.writer.take();
+            false
+        }
+        Err(Err(_)) => false,
+    }
+}
+
+/// Puts the writer back after a transaction, and goes on with what waits.
+fn give_back(shared: &Arc<Shared>, writer: Box<Writer>) {
+    let start = {
+        let mut queue = shared.queue();
+        queue.writer = Some(writer);
+        queue.busy = !queue.items.is_empty();
+        queue.busy
+    };
+    if start {
+        schedule(shared);
+    }
+}
+
+fn finish_close(shared: &Shared, writer: Option<Box<Writer>>, reply: oneshot::Sender<()>) {
+    shared.readers.close();
+    // The last connection to close moves the WAL into the file and removes it.
+    drop(writer);
+    shared.stop(ShardError::Unavailable("the shard is closed".into()));
+    shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let _ = reply.send(());
+}
+
+fn start_janitor(shared: &Arc<Shared>) {
+    if std::mem::replace(&mut shared.queue().janitor, true) {
+        return;
+    }
+    let watched = Arc::downgrade(shared);
+    let env = shared.env.clone();
+    shared.env.spawn(Box::pin(async move {
+        loop {
+            env.sleep(JANITOR_INTERVAL).await;
+            let Some(shared) = watched.upgrade() else { return };
+            if !sweep(&shared) {
+                return;
+            }
+        }
+    }));
+}
+
+/// Answers requests whose time is up. Whether there is still something to look after.
+fn sweep(shared: &Shared) -> bool {
+    let now = shared.env.elapsed();
+    let late: Vec<(Item, ShardError)> = {
+        let mut queue = shared.queue();
+        if queue.writer.is_some() && queue.items.is_empty() {
+            queue.janitor = false;
+            return false;
+        }
+        let mut late = Vec::new();
+        let mut keep = VecDeque::with_capacity(queue.items.len());
+        for item in queue.items.drain(..) {
+            match overdue(&item, now) {
+                Some(error) => late.push((item, error)),
+                None => keep.push_back(item),
+            }
+        }
+        queue.items = keep;
+        late
+    };
+    late.into_iter().for_each(|(item, error)| refuse(item, error));
+    true
+}
+
+fn overdue(item: &Item, now: Duration) -> Option<ShardError> {
+    match item {
+        Item::Member(member) => writer::expired(&**member, now).err(),
+        Item::Hold { deadline, .. } => (now >= *deadline).then_some(ShardError::TimedOut),
+        Item::Close(_) => None,
+    }
+}

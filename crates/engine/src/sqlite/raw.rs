@@ -1,0 +1,707 @@
+//! One SQLite connection: opened hardened, with its statements prepared once.
+//!
+//! rusqlite opens and configures the connection. Statements are run through SQLite's own functions: a cursor must
+//! stay open while its connection travels between threads, and a point read has no microsecond to spare.
+//!
+//! Two kinds of SQL run here. *Foreign* statements come from above; the authorizer lets them read and write rows of
+//! user tables and nothing else: no schema, no pragma, no attached file, no transaction control, none of our own
+//! tables. *Own* statements are constants of this engine.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-63  each connection is hardened before its first statement
+//!   * I-45  a statement that passes its time, or is cancelled, ends alone
+
+use super::SqliteOptions;
+use super::capture::Capture;
+use super::value;
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
+use isles_kernel::value::{DataType, Numeric, Value};
+use rusqlite::config::DbConfig;
+use rusqlite::ffi;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, OpenFlags};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Statements kept prepared by each connection. An application has a few dozen shapes; each costs a few KiB.
+const STATEMENTS_CACHED: usize = 128;
+/// Virtual-machine steps between two looks at the clock: often enough for millisecond limits, too rare to cost.
+const STEPS_PER_LOOK: c_int = 1_000;
+/// Cursors open at once in a transaction.
+const MAX_CURSORS: usize = 1_000;
+
+/// What SQLite said, before it is put into an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Extended result code.
+    code: c_int,
+}
+
+impl Failure {
+    pub(super) fn of(code: c_int) -> Failure {
+        Failure { code }
+    }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Runs the shard's writes, captured.
+    Writer,
+    /// Applies rows of other shards: neither triggers nor foreign keys fire, since their effects come with the rows.
+    Applier,
+    Reader,
+}
+
+/// Why a running statement was stopped from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Cancelled,
+    TimedOut,
+    OutOfBudget,
+}
+
+/// What the progress handler looks at. Boxed: SQLite holds its address.
+struct Watch {
+    env: Arc<dyn Env>,
+    deadline: Duration,
+    cancel: Option<CancelToken>,
+    /// Looks left before a read that runs on a thread that must not block is taken elsewhere.
+    budget: Option<u32>,
+    stop: Option<Stop>,
+}
+
+impl Watch {
+    fn look(&mut self) -> bool {
+        self.stop = if self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+            Some(Stop::Cancelled)
+        } else if self.env.elapsed() >= self.deadline {
+            Some(Stop::TimedOut)
+        } else {
+            match &mut self.budget {
+                Some(0) => Some(Stop::OutOfBudget),
+                Some(left) => {
+                    *left -= 1;
+                    None
+                }
+                None => None,
+            }
+        };
+        self.stop.is_some()
+    }
+}
+
+/// A compiled statement. It belongs to the connection that prepared it and does not outlive it.
+pub(super) struct Prepared {
+    raw: *mut ffi::sqlite3_stmt,
+    /// For each of SQLite's parameters, which of ours it is.
+    params: Vec<usize>,
+    read_only: bool,
+}
+
+impl Prepared {
+    pub(super) fn raw(&self) -> *mut ffi::sqlite3_stmt {
+        self.raw
+    }
+
+    fn reset(&self) {
+        // SAFETY: the statement is live; resetting and clearing are always allowed. The result of a reset repeats the
+        // error of the last step, which has been reported.
+        unsafe {
+            ffi::sqlite3_reset(self.raw);
+            ffi::sqlite3_clear_bindings(self.raw);
+        }
+    }
+
+    fn bind(&self, params: &[Value]) -> std::result::Result<(), Failure> {
+        (1..).zip(&self.params).try_for_each(|(index, param)| value::bind(self, index, &params[*param]))
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: prepared by us, finalized once; the connection is still open, since `Db` drops statements first.
+        unsafe { ffi::sqlite3_finalize(self.raw) };
+    }
+}
+
+struct Cached {
+    statement: Prepared,
+    last_used: u64,
+}
+
+/// A result that is read piecemeal. It owns its parameters, which SQLite reads in place.
+struct Cursor {
+    statement: Prepared,
+    /// Held for SQLite, which reads texts and blobs in place.
+    _params: Box<[Value]>,
+    columns: Arc<[DataType]>,
+    done: bool,
+}
+
+/// Whose statement is being prepared or run; the authorizer asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Own,
+    Foreign,
+}
+
+/// A connection. Fields are dropped in order: statements before the connection they belong to.
+pub(super) struct Db {
+    cursors: BTreeMap<CursorId, Cursor>,
+    next_cursor: u32,
+    cache: HashMap<Arc<str>, Cached>,
+    own: HashMap<&'static str, Prepared>,
+    uses: u64,
+    pub(super) capture: Option<Box<Capture>>,
+    watch: Box<Watch>,
+    /// Pages in the WAL after the last commit; boxed, SQLite holds its address.
+    wal_pages: Box<c_int>,
+    foreign: Arc<AtomicBool>,
+    connection: Connection,
+}
+
+// SAFETY: the raw pointers inside belong to this connection alone, and SQLite allows a connection to be used by any
+// thread as long as it is one at a time (it is opened without its own mutexes). `Db` is not `Sync`.
+unsafe impl Send for Db {}
+
+impl Db {
+    pub(super) fn open(path: &Path, role: Role, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Db> {
+        super::init();
+        let vfs = options.vfs_name()?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
+        let connection = Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())
+            .map_err(|error| open_error(path, &error))?;
+        let watch = Watch { env, deadline: Duration::MAX, cancel: None, budget: None, stop: None };
+        let mut db = Db {
+            cursors: BTreeMap::new(),
+            next_cursor: 0,
+            cache: HashMap::new(),
+            own: HashMap::new(),
+            uses: 0,
+            capture: None,
+            watch: Box::new(watch),
+            wal_pages: Box::new(0),
+            foreign: Arc::new(AtomicBool::new(false)),
+            connection,
+        };
+        db.configure(role, options).map_err(|error| open_error(path, &error))?;
+        Ok(db)
+    }
+
+    fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
+        let connection = &self.connection;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        // Lookaside trades memory for speed on many small statements; thousands of shards are open at once.
+        // SAFETY: right after opening, no lookaside memory is in use.
+        unsafe { ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int) };
+        if role == Role::Writer {
+            super::vfs::checksum::set_reserve_bytes(connection)
+                .map_err(|code| rusqlite::Error::SqliteFailure(ffi::Error::new(code.0), None))?;
+        }
+        harden(connection)?;
+        connection.pragma_update(None, "page_size", 4096)?;
+        let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        if mode != "wal" {
+            let message = format!("journal mode is {mode} where wal is needed");
+            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(message)));
+        }
+        connection.pragma_update(None, "synchronous", options.synchronous())?;
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        connection.pragma_update(None, "cache_size", -(options.cache_kib as i64))?;
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        connection.pragma_update(None, "recursive_triggers", true)?;
+        connection.pragma_update(None, "foreign_keys", role != Role::Applier)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, role != Role::Applier)?;
+        connection.pragma_update(None, "query_only", role == Role::Reader)?;
+        connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
+        let foreign = self.foreign.clone();
+        self.connection.authorizer(Some(move |context: AuthContext<'_>| {
+            if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
+        }))?;
+        self.install_callbacks();
+        Ok(())
+    }
+
+    fn install_callbacks(&mut self) {
+        let handle = self.handle();
+        let watch: *mut Watch = &mut *self.watch;
+        let wal_pages: *mut c_int = &mut *self.wal_pages;
+        // SAFETY: both boxes live as long as the connection, which is dropped after its last statement.
+        unsafe {
+            ffi::sqlite3_progress_handler(handle, STEPS_PER_LOOK, Some(on_progress), watch.cast());
+            ffi::sqlite3_wal_hook(handle, Some(on_wal), wal_pages.cast());
+        }
+    }
+
+    pub(super) fn handle(&self) -> *mut ffi::sqlite3 {
+        // SAFETY: the handle is used only while `self` lives.
+        unsafe { self.connection.handle() }
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Pages in the WAL after the last commit on this connection.
+    pub(super) fn wal_pages(&self) -> c_int {
+        *self.wal_pages
+    }
+
+    pub(super) fn forget_wal_pages(&mut self) {
+        *self.wal_pages = 0;
+    }
+
+    /// Bounds what runs next: until `deadline` on the env's clock, or until it is cancelled.
+    pub(super) fn set_watch(&mut self, deadline: Duration, cancel: Option<CancelToken>) {
+        self.watch.deadline = deadline;
+        self.watch.cancel = cancel;
+        self.watch.stop = None;
+    }
+
+    /// Bounds the next read by `looks` looks of the progress handler; none lifts the bound.
+    pub(super) fn set_budget(&mut self, looks: Option<u32>) {
+        self.watch.budget = looks;
+        self.watch.stop = None;
+    }
+
+    /// Whether the last statement ended because its budget was used up.
+    pub(super) fn out_of_budget(&self) -> bool {
+        self.watch.stop == Some(Stop::OutOfBudget)
+    }
+
+    /// Whether no transaction is open: outside one, or because SQLite had to roll it back.
+    pub(super) fn is_autocommit(&self) -> bool {
+        self.connection.is_autocommit()
+    }
+
+    /// Runs a foreign statement to its end.
+    pub(super) fn run(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+        check_statement(statement)?;
+        self.foreign.store(true, Ordering::Relaxed);
+        let outcome = self.run_cached(statement, limits);
+        self.foreign.store(false, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Runs text that the engine composed and uses again. Only for connections that run nothing foreign: the cache
+    /// does not tell whose a text is.
+    pub(super) fn run_own(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+        self.run_cached(statement, limits)
+    }
+
+    fn run_cached(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+        self.uses += 1;
+        if !self.cache.contains_key(&statement.sql) {
+            let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
+            self.evict();
+            self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: 0 });
+        }
+        let handle = self.handle();
+        let cached = self.cache.get_mut(&statement.sql).ok_or_else(|| ShardError::invalid("statement cache"))?;
+        cached.last_used = self.uses;
+        let outcome = run_prepared(handle, &cached.statement, statement, limits);
+        cached.statement.reset();
+        outcome.map_err(|error| self.explain(error))
+    }
+
+    /// Runs one of the engine's own statements; `sql` is a constant, so it stays prepared for ever.
+    pub(super) fn own(&mut self, sql: &'static str, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
+        if !self.own.contains_key(sql) {
+            let prepared = self.prepare(sql, Origin::Own)?;
+            self.own.insert(sql, prepared);
+        }
+        let prepared = self.own.get(sql).ok_or_else(|| ShardError::invalid("statement cache"))?;
+        let rows = run_own(prepared, params, columns);
+        prepared.reset();
+        rows.map_err(|error| self.explain(error))
+    }
+
+    /// Runs text that the engine composed, such as DDL or a page query; it is not kept.
+    pub(super) fn own_text(&mut self, sql: &str, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
+        let prepared = self.prepare(sql, Origin::Own)?;
+        let rows = run_own(&prepared, params, columns);
+        rows.map_err(|error| self.explain(error))
+    }
+
+    /// Runs composed text and hands each row to `each`, without keeping them.
+    pub(super) fn own_each(
+        &mut self,
+        sql: &str,
+        params: &[Value],
+        columns: &[DataType],
+        mut each: impl FnMut(Row) -> Result<()>,
+    ) -> Result<()> {
+        let prepared = self.prepare(sql, Origin::Own)?;
+        prepared.bind(params).map_err(|failure| self.explain(Trouble::Sqlite(failure)))?;
+        while step(&prepared).map_err(|failure| self.explain(Trouble::Sqlite(failure)))? {
+            each(read_row(&prepared, columns)?)?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, sql: &str, origin: Origin) -> Result<Prepared> {
+        let mut raw = std::ptr::null_mut();
+        let mut tail = std::ptr::null();
+        let flags = ffi::SQLITE_PREPARE_PERSISTENT as std::ffi::c_uint;
+        let start = sql.as_ptr().cast();
+        // SAFETY: the text is given with its length, and SQLite copies it.
+        let code =
+            unsafe { ffi::sqlite3_prepare_v3(self.handle(), start, sql.len() as c_int, flags, &mut raw, &mut tail) };
+        if code != ffi::SQLITE_OK {
+            let code = self.extended_code(code);
+            return Err(self.explain(Trouble::Sqlite(Failure::of(code))));
+        }
+        if raw.is_null() {
+            return Err(ShardError::statement("42601", "the statement is empty"));
+        }
+        let prepared = describe(raw)?;
+        // SAFETY: `tail` points into `sql`.
+        let rest = &sql[unsafe { tail.offset_from(start) } as usize..];
+        // A second statement would be dropped silently.
+        if origin == Origin::Foreign && !rest.trim_matches([' ', '\t', '\r', '\n', ';']).is_empty() {
+            return Err(ShardError::statement("42601", "cannot insert multiple commands into a prepared statement"));
+        }
+        Ok(prepared)
+    }
+
+    fn evict(&mut self) {
+        if self.cache.len() < STATEMENTS_CACHED {
+            return;
+        }
+        let oldest = self.cache.iter().min_by_key(|(_, cached)| cached.last_used).map(|(sql, _)| sql.clone());
+        if let Some(sql) = oldest {
+            self.cache.remove(&sql);
+        }
+    }
+
+    /// Begins to read a result piecemeal.
+    pub(super) fn open_cursor(&mut self, statement: &Statement) -> Result<CursorId> {
+        check_statement(statement)?;
+        if self.cursors.len() >= MAX_CURSORS {
+            return Err(ShardError::Limit { what: "the number of open cursors", limit: MAX_CURSORS as u64 });
+        }
+        self.foreign.store(true, Ordering::Relaxed);
+        let prepared = self.prepare(&statement.sql, Origin::Foreign);
+        self.foreign.store(false, Ordering::Relaxed);
+        let prepared = prepared?;
+        check_arity(&prepared, statement)?;
+        let params: Box<[Value]> = statement.params.clone().into();
+        prepared.bind(&params).map_err(|failure| self.explain(Trouble::Sqlite(failure)))?;
+        let id = CursorId(self.next_cursor);
+        self.next_cursor += 1;
+        let cursor = Cursor { statement: prepared, _params: params, columns: statement.columns.clone(), done: false };
+        self.cursors.insert(id, cursor);
+        Ok(id)
+    }
+
+    pub(super) fn fetch(&mut self, id: CursorId, rows: usize, limits: &Limits) -> Result<CursorPage> {
+        self.foreign.store(true, Ordering::Relaxed);
+        let page = self.fetch_foreign(id, rows, limits);
+        self.foreign.store(false, Ordering::Relaxed);
+        page.map_err(|error| self.explain(error))
+    }
+
+    fn fetch_foreign(&mut self, id: CursorId, rows: usize, limits: &Limits) -> std::result::Result<CursorPage, Trouble> {
+        let cursor = self.cursors.get_mut(&id).ok_or_else(no_cursor)?;
+        let mut page = CursorPage { rows: Vec::new(), done: cursor.done };
+        let mut tally = Tally::new(limits);
+        while !page.done && page.rows.len() < rows {
+            if !step(&cursor.statement)? {
+                cursor.done = true;
+                page.done = true;
+                break;
+            }
+            check_columns(&cursor.statement, &cursor.columns)?;
+            let row = read_row(&cursor.statement, &cursor.columns)?;
+            tally.add(&row)?;
+            page.rows.push(row);
+        }
+        Ok(page)
+    }
+
+    pub(super) fn close_cursor(&mut self, id: CursorId) -> Result<()> {
+        self.cursors.remove(&id).map(drop).ok_or_else(|| ShardError::statement("34000", "cursor does not exist"))
+    }
+
+    /// Closes what a transaction left open, so that its end is not held up.
+    pub(super) fn close_cursors(&mut self) {
+        self.cursors.clear();
+        self.next_cursor = 0;
+    }
+
+    fn extended_code(&self, code: c_int) -> c_int {
+        // SAFETY: the handle is live.
+        let extended = unsafe { ffi::sqlite3_extended_errcode(self.handle()) };
+        if extended & 0xff == code & 0xff { extended } else { code }
+    }
+
+    /// Rows that break a deferred foreign key at this point of the transaction.
+    pub(super) fn deferred_violations(&self) -> bool {
+        let (mut now, mut high) = (0, 0);
+        // SAFETY: the handle is live and both counters are ours.
+        unsafe {
+            ffi::sqlite3_db_status(self.handle(), ffi::SQLITE_DBSTATUS_DEFERRED_FKS, &mut now, &mut high, 0);
+        }
+        now != 0
+    }
+
+    fn explain(&self, trouble: impl Into<Trouble>) -> ShardError {
+        match trouble.into() {
+            Trouble::Shard(error) => error,
+            Trouble::Sqlite(failure) => self.explain_failure(failure),
+        }
+    }
+
+    fn explain_failure(&self, failure: Failure) -> ShardError {
+        // SAFETY: the handle is live; the message is copied at once.
+        let message = unsafe {
+            let text = ffi::sqlite3_errmsg(self.handle());
+            if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
+        };
+        match (failure.code & 0xff, self.watch.stop) {
+            (ffi::SQLITE_INTERRUPT, Some(Stop::Cancelled)) => ShardError::Cancelled,
+            (ffi::SQLITE_INTERRUPT, _) => ShardError::TimedOut,
+            _ => super::explain::error(failure.code, &message),
+        }
+    }
+}
+
+/// What can end a statement: SQLite's word, or ours.
+enum Trouble {
+    Sqlite(Failure),
+    Shard(ShardError),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Trouble {
+        Trouble::Sqlite(failure)
+    }
+}
+
+impl From<ShardError> for Trouble {
+    fn from(error: ShardError) -> Trouble {
+        Trouble::Shard(error)
+    }
+}
+
+fn no_cursor() -> Trouble {
+    Trouble::Shard(ShardError::statement("34000", "cursor does not exist"))
+}
+
+fn check_statement(statement: &Statement) -> Result<()> {
+    if statement.sql.len() > MAX_SQL_BYTES {
+        return Err(ShardError::Limit { what: "the length of a statement", limit: MAX_SQL_BYTES as u64 });
+    }
+    if statement.params.len() > MAX_PARAMETERS {
+        return Err(ShardError::Limit { what: "the number of parameters", limit: MAX_PARAMETERS as u64 });
+    }
+    let has_nul = |value: &Value| matches!(value, Value::Text(s) | Value::Json(s) if s.as_bytes().contains(&0));
+    if statement.params.iter().any(has_nul) {
+        return Err(ShardError::statement("22021", "a text may not contain a zero byte"));
+    }
+    Ok(())
+}
+
+fn check_arity(prepared: &Prepared, statement: &Statement) -> Result<()> {
+    let needed = prepared.params.iter().map(|at| at + 1).max().unwrap_or(0);
+    if needed != statement.params.len() {
+        let message = format!("the statement has {needed} parameters, {} were given", statement.params.len());
+        return Err(ShardError::statement("08P01", message));
+    }
+    Ok(())
+}
+
+/// To be asked after the first step: SQLite prepares a statement anew when the schema has changed since.
+fn check_columns(prepared: &Prepared, columns: &[DataType]) -> Result<()> {
+    // SAFETY: the statement is live.
+    let found = unsafe { ffi::sqlite3_column_count(prepared.raw) } as usize;
+    if found != columns.len() {
+        let message = format!("the result has {found} columns, {} were expected", columns.len());
+        return Err(ShardError::statement("42804", message));
+    }
+    Ok(())
+}
+
+fn describe(raw: *mut ffi::sqlite3_stmt) -> Result<Prepared> {
+    // SAFETY: a statement that has just been prepared.
+    let (count, read_only) = unsafe { (ffi::sqlite3_bind_parameter_count(raw), ffi::sqlite3_stmt_readonly(raw) != 0) };
+    let mut prepared = Prepared { raw, params: Vec::new(), read_only };
+    prepared.params = (1..=count).map(|index| param_number(raw, index)).collect::<Result<_>>()?;
+    Ok(prepared)
+}
+
+/// SQLite numbers `$3` by its first appearance; we mean the third parameter.
+fn param_number(raw: *mut ffi::sqlite3_stmt, index: c_int) -> Result<usize> {
+    // SAFETY: the statement is live and the name belongs to it.
+    let name = unsafe {
+        let name = ffi::sqlite3_bind_parameter_name(raw, index);
+        if name.is_null() { None } else { Some(std::ffi::CStr::from_ptr(name).to_string_lossy()) }
+    };
+    let number = match name.as_deref() {
+        None => Some(index as usize),
+        Some(name) => name.strip_prefix(['$', '?']).and_then(|digits| digits.parse().ok()).filter(|n| *n > 0),
+    };
+    number.map(|n| n - 1).ok_or_else(|| ShardError::statement("42P02", "parameters are written $1, $2, …"))
+}
+
+/// Counts a result against its limits.
+struct Tally<'a> {
+    limits: &'a Limits,
+    rows: usize,
+    bytes: usize,
+}
+
+impl<'a> Tally<'a> {
+    fn new(limits: &'a Limits) -> Tally<'a> {
+        Tally { limits, rows: 0, bytes: 0 }
+    }
+
+    fn add(&mut self, row: &Row) -> Result<()> {
+        self.rows += 1;
+        self.bytes += row.iter().map(Value::weight).sum::<usize>();
+        if self.rows > self.limits.rows {
+            return Err(ShardError::Limit { what: "the number of rows", limit: self.limits.rows as u64 });
+        }
+        if self.bytes > self.limits.bytes {
+            return Err(ShardError::Limit { what: "the size of the result", limit: self.limits.bytes as u64 });
+        }
+        Ok(())
+    }
+}
+
+fn run_prepared(
+    handle: *mut ffi::sqlite3,
+    prepared: &Prepared,
+    statement: &Statement,
+    limits: &Limits,
+) -> std::result::Result<Outcome, Trouble> {
+    check_arity(prepared, statement)?;
+    prepared.bind(&statement.params)?;
+    let mut outcome = Outcome::default();
+    let mut tally = Tally::new(limits);
+    let mut more = step(prepared)?;
+    check_columns(prepared, &statement.columns)?;
+    while more {
+        let row = read_row(prepared, &statement.columns)?;
+        tally.add(&row)?;
+        outcome.rows.push(row);
+        more = step(prepared)?;
+    }
+    if !prepared.read_only {
+        // SAFETY: the handle is live.
+        outcome.affected = unsafe { ffi::sqlite3_changes64(handle) } as u64;
+    }
+    Ok(outcome)
+}
+
+fn run_own(prepared: &Prepared, params: &[Value], columns: &[DataType]) -> std::result::Result<Vec<Row>, Trouble> {
+    prepared.bind(params)?;
+    let mut rows = Vec::new();
+    while step(prepared)? {
+        // A pragma that sets something answers with a row nobody asked for.
+        if !columns.is_empty() {
+            rows.push(read_row(prepared, columns)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Whether there is a row.
+fn step(prepared: &Prepared) -> std::result::Result<bool, Failure> {
+    // SAFETY: the statement is live and used by this thread alone.
+    match unsafe { ffi::sqlite3_step(prepared.raw) } {
+        ffi::SQLITE_ROW => Ok(true),
+        ffi::SQLITE_DONE => Ok(false),
+        code => {
+            // SAFETY: as above; the handle of a live statement is live.
+            let extended = unsafe { ffi::sqlite3_extended_errcode(ffi::sqlite3_db_handle(prepared.raw)) };
+            Err(Failure::of(if extended & 0xff == code & 0xff { extended } else { code }))
+        }
+    }
+}
+
+fn read_row(prepared: &Prepared, columns: &[DataType]) -> Result<Row> {
+    (0..).zip(columns).map(|(index, ty)| value::column(prepared, index, *ty)).collect()
+}
+
+fn harden(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // A misspelt "column" must be an error and not a text.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "mmap_size", 0)?;
+    let limits = [
+        (Limit::SQLITE_LIMIT_ATTACHED, 0),
+        (Limit::SQLITE_LIMIT_SQL_LENGTH, MAX_SQL_BYTES as i32),
+        (Limit::SQLITE_LIMIT_LENGTH, 256 << 20),
+        (Limit::SQLITE_LIMIT_EXPR_DEPTH, 500),
+        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 500),
+        (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, MAX_PARAMETERS as i32),
+        (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 100),
+        (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 10_000),
+        (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
+    ];
+    limits.iter().try_for_each(|(limit, value)| connection.set_limit(*limit, *value).map(drop))
+}
+
+/// What a foreign statement may do.
+fn authorize(context: &AuthContext<'_>) -> Authorization {
+    let private = |table: &str| {
+        let table = table.to_ascii_lowercase();
+        table.starts_with(isles_kernel::schema::RESERVED_PREFIX) || table.starts_with("sqlite_")
+    };
+    match context.action {
+        AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
+        AuthAction::Function { function_name } if function_name.eq_ignore_ascii_case("load_extension") => {
+            Authorization::Deny
+        }
+        AuthAction::Function { .. } => Authorization::Allow,
+        AuthAction::Read { table_name, .. }
+        | AuthAction::Insert { table_name }
+        | AuthAction::Update { table_name, .. }
+        | AuthAction::Delete { table_name }
+            if !private(table_name) =>
+        {
+            Authorization::Allow
+        }
+        _ => Authorization::Deny,
+    }
+}
+
+unsafe extern "C" fn on_progress(watch: *mut c_void) -> c_int {
+    // SAFETY: registered with a `Watch` that outlives the connection, called on the thread that uses it.
+    let watch = unsafe { &mut *watch.cast::<Watch>() };
+    c_int::from(watch.look())
+}
+
+unsafe extern "C" fn on_wal(pages: *mut c_void, _: *mut ffi::sqlite3, _: *const std::ffi::c_char, now: c_int) -> c_int {
+    // SAFETY: registered with a counter that outlives the connection, called on the thread that uses it.
+    unsafe { *pages.cast::<c_int>() = now };
+    ffi::SQLITE_OK
+}
+
+fn open_error(path: &Path, error: &rusqlite::Error) -> ShardError {
+    let code = match error {
+        rusqlite::Error::SqliteFailure(failure, _) => failure.extended_code,
+        _ => ffi::SQLITE_ERROR,
+    };
+    match super::explain::error(code, &error.to_string()) {
+        ShardError::Corrupt(_) if code & 0xff == ffi::SQLITE_NOTADB => {
+            ShardError::Invalid(format!("{} is not an Isles shard", path.display()))
+        }
+        ShardError::Corrupt(why) => ShardError::Corrupt(format!("{}: {why}", path.display())),
+        ShardError::DiskFull(why) => ShardError::DiskFull(format!("{}: {why}", path.display())),
+        _ => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
+    }
+}

@@ -1,0 +1,199 @@
+//! Pages and digests of one moment.
+//!
+//! A snapshot is a reader whose transaction stays open: WAL keeps its view while the writer goes on. Its position is
+//! read in that same transaction, so it is exact.
+
+use super::raw::Db;
+use super::reader::{self, ReaderGuard};
+use super::{OWN_WRITE_TIME, Shared, ddl, format};
+use crate::error::{Result, ShardError};
+use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
+use async_trait::async_trait;
+use isles_kernel::names::{BucketId, Seq, TenantId};
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
+use isles_kernel::value::{DataType, Encoder, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A digest reads a whole range; it is the mover's work and bounded by the mover's own limits.
+const DIGEST_TIME: Duration = Duration::from_secs(3_600);
+
+struct SqliteSnapshot {
+    /// Away while a job has it.
+    reader: Option<ReaderGuard>,
+    shared: Arc<Shared>,
+    seq: Seq,
+    schema: Arc<Schema>,
+}
+
+pub(super) async fn take(shared: &Arc<Shared>) -> Result<Box<dyn Snapshot>> {
+    let mut guard = reader::checkout(shared, shared.env.elapsed() + OWN_WRITE_TIME).await?;
+    let job = move || {
+        let db = guard.db();
+        db.own("BEGIN", &[], &[])?;
+        let seq = format::current_seq(db)?;
+        let schema = format::load(db)?.schema;
+        Ok((guard, seq, schema))
+    };
+    let (reader, seq, schema) = shared.on_pool(job).await?.map_err(reader::read_error)?;
+    Ok(Box::new(SqliteSnapshot { reader: Some(reader), shared: shared.clone(), seq, schema }))
+}
+
+impl SqliteSnapshot {
+    async fn job<T: Send + 'static>(
+        &mut self,
+        time: Duration,
+        work: impl FnOnce(&mut Db) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.check_running()?;
+        let mut guard = self.reader.take().ok_or_else(|| ShardError::invalid("the snapshot is gone"))?;
+        let deadline = self.shared.env.elapsed() + time;
+        let run = move || {
+            guard.db().set_watch(deadline, None);
+            let result = work(guard.db());
+            (guard, result)
+        };
+        let (guard, result) = self.shared.on_pool(run).await?;
+        self.reader = Some(guard);
+        result.map_err(reader::read_error)
+    }
+}
+
+#[async_trait]
+impl Snapshot for SqliteSnapshot {
+    fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page> {
+        if rows == 0 || rows > MAX_PAGE_ROWS {
+            return Err(ShardError::invalid(format!("a page has 1 to {MAX_PAGE_ROWS} rows, not {rows}")));
+        }
+        let table = self.schema.table(&range.table)?.clone();
+        let query = RangeQuery::new(&table, range, Some(rows))?;
+        self.job(OWN_WRITE_TIME, move |db| read_page(db, &table, &query, rows)).await
+    }
+
+    async fn digest(&mut self, range: &KeyRange) -> Result<Digest> {
+        let table = self.schema.table(&range.table)?.clone();
+        let query = RangeQuery::new(&table, range, None)?;
+        let work = move |db: &mut Db| {
+            let mut digest = Digest::default();
+            let mut scratch = Encoder::default();
+            query.each(db, &table, |row| {
+                digest.add_row(&row, &mut scratch);
+                Ok(())
+            })?;
+            Ok(digest)
+        };
+        self.job(DIGEST_TIME, work).await
+    }
+}
+
+fn read_page(db: &mut Db, table: &Table, query: &RangeQuery, limit: usize) -> Result<Page> {
+    let mut rows = Vec::new();
+    query.each(db, table, |row| {
+        rows.push(row);
+        Ok(())
+    })?;
+    let full = rows.len() == limit;
+    let next = rows.last().filter(|_| full).map(|row: &StoredRow| table.key_of(&row.unit, &row.values));
+    Ok(Page { rows, next })
+}
+
+/// A key range as SQL.
+struct RangeQuery {
+    sql: String,
+    params: Vec<Value>,
+    columns: Vec<DataType>,
+}
+
+impl RangeQuery {
+    fn new(table: &Table, range: &KeyRange, limit: Option<usize>) -> Result<RangeQuery> {
+        let mut query = RangeQuery { sql: String::new(), params: Vec::new(), columns: columns(table) };
+        let key = table.physical_key();
+        let mut conditions = query.scope(table, &range.scope)?;
+        for (bound, operator) in [(&range.after, ">"), (&range.through, "<=")] {
+            if let Some(values) = bound {
+                conditions.push(query.bound(&key, values, operator)?);
+            }
+        }
+        let names: Vec<String> = table.hidden_columns().iter().map(|name| (*name).to_string()).collect();
+        let names = names.iter().chain(table.columns.iter().map(|column| &column.name));
+        query.sql = format!("SELECT {} FROM {}", ddl::quoted_list(names), ddl::quoted(&table.name));
+        if !conditions.is_empty() {
+            query.sql.push_str(&format!(" WHERE {}", conditions.join(" AND ")));
+        }
+        query.sql.push_str(&format!(" ORDER BY {}", ddl::quoted_list(&key)));
+        if let Some(limit) = limit {
+            query.sql.push_str(&format!(" LIMIT {limit}"));
+        }
+        Ok(query)
+    }
+
+    fn param(&mut self, value: Value) -> String {
+        self.params.push(value);
+        format!("${}", self.params.len())
+    }
+
+    fn bound(&mut self, key: &[String], values: &[Value], operator: &str) -> Result<String> {
+        if values.len() != key.len() {
+            return Err(ShardError::invalid(format!("the key has {} columns, not {}", key.len(), values.len())));
+        }
+        let params: Vec<String> = values.iter().map(|value| self.param(value.clone())).collect();
+        Ok(format!("({}) {operator} ({})", ddl::quoted_list(key), params.join(", ")))
+    }
+
+    fn scope(&mut self, table: &Table, scope: &Scope) -> Result<Vec<String>> {
+        match (scope, &table.kind) {
+            (Scope::All, _) => Ok(vec![]),
+            (Scope::Buckets(wanted, ranges), TableKind::Hash { group, .. }) if wanted == group => {
+                let each = ranges.iter().map(|r| format!("{BUCKET_COLUMN} BETWEEN {} AND {}", r.start(), r.end()));
+                let each: Vec<String> = each.collect();
+                Ok(vec![if each.is_empty() { "0".into() } else { format!("({})", each.join(" OR ")) }])
+            }
+            (Scope::Tenants(tenants), TableKind::Tenant) => {
+                let name = |tenant: &Option<TenantId>| Value::text(tenant.as_ref().map_or("", TenantId::as_str));
+                let each: Vec<String> = tenants.iter().map(|tenant| self.param(name(tenant))).collect();
+                Ok(vec![format!("{TENANT_KEY_COLUMN} IN ({})", each.join(", "))])
+            }
+            // A table of another kind or group has no rows of these units.
+            _ => Ok(vec!["0".into()]),
+        }
+    }
+
+    fn each(&self, db: &mut Db, table: &Table, mut each: impl FnMut(StoredRow) -> Result<()>) -> Result<()> {
+        db.own_each(&self.sql, &self.params, &self.columns, |row| each(stored(table, row)?))
+    }
+}
+
+/// Types of a table's physical columns.
+pub(super) fn columns(table: &Table) -> Vec<DataType> {
+    let hidden: &[DataType] = match table.kind {
+        TableKind::Hash { .. } => &[DataType::Int4],
+        TableKind::Tenant => &[DataType::Text, DataType::Text],
+        TableKind::Reference | TableKind::Global => &[],
+    };
+    hidden.iter().copied().chain(table.columns.iter().map(|column| column.ty)).collect()
+}
+
+/// Splits a physical row into its unit and the user's columns.
+pub(super) fn stored(table: &Table, mut row: Vec<Value>) -> Result<StoredRow> {
+    let hidden = table.hidden_columns().len();
+    let values = row.split_off(hidden);
+    let damaged = || ShardError::Corrupt(format!("a row of \"{}\" has no valid {TENANT_COLUMN}", table.name));
+    let unit = match (&table.kind, row.as_slice()) {
+        (TableKind::Hash { group, .. }, [Value::Int(bucket)]) => Unit::Bucket(group.clone(), BucketId(*bucket as u32)),
+        (TableKind::Tenant, [_, Value::Null]) => Unit::Tenant(None),
+        (TableKind::Tenant, [_, Value::Text(tenant)]) => {
+            Unit::Tenant(Some(TenantId::new(tenant.clone()).map_err(|_| damaged())?))
+        }
+        (TableKind::Reference | TableKind::Global, []) => Unit::Shared,
+        _ => return Err(damaged()),
+    };
+    Ok(StoredRow { unit, values })
+}

@@ -1,0 +1,294 @@
+//! Interactive transactions.
+//!
+//! A writing transaction holds the shard's writer, a reading one a reader with its snapshot. Each statement is a job
+//! on the pool that takes the connection along; if the caller goes away meanwhile, the job's end drops it, which
+//! rolls back. So a connection is never left in the middle of something.
+//!
+//! As in PostgreSQL, an error ends the transaction, except that it can go back to a savepoint. A statement that was
+//! interrupted ends it for good: SQLite has rolled back all of it.
+
+use super::queue::{self, WriterGuard};
+use super::raw::Db;
+use super::reader::{self, ReaderGuard};
+use super::writer::CommitError;
+use super::{Shared, ddl};
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::fence::{Access, Claim};
+use crate::shard::{Begin, CursorId, CursorPage, Limits, Outcome, Statement, Transaction};
+use async_trait::async_trait;
+use isles_kernel::change::Mark;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Savepoints open at once.
+const MAX_SAVEPOINTS: usize = 1_000;
+
+/// The connection of a transaction.
+enum Held {
+    Writer(WriterGuard),
+    Reader(ReaderGuard),
+}
+
+impl Held {
+    fn db(&mut self) -> &mut Db {
+        match self {
+            Held::Writer(guard) => &mut guard.writer().db,
+            Held::Reader(guard) => guard.db(),
+        }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        match self {
+            Held::Writer(guard) => guard.shared(),
+            Held::Reader(guard) => guard.shared(),
+        }
+    }
+
+    fn check_fences(&mut self, claim: &Claim, access: Access) -> Result<()> {
+        match self {
+            Held::Writer(guard) => guard.writer().state.fences.check(claim, access),
+            Held::Reader(guard) => reader::check_fences(guard.shared(), claim),
+        }
+    }
+
+    fn mark(&mut self) -> Option<Mark> {
+        match self {
+            Held::Writer(guard) => Some(guard.writer().capture().record.mark()),
+            Held::Reader(_) => None,
+        }
+    }
+
+    fn rewind(&mut self, mark: Option<Mark>) {
+        if let (Held::Writer(guard), Some(mark)) = (self, mark) {
+            let capture = guard.writer().capture();
+            capture.record.rewind(mark);
+            capture.failed = None;
+        }
+    }
+}
+
+/// Where a transaction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Active,
+    /// A statement failed; a savepoint or the end is the way out.
+    Failed,
+}
+
+struct SqliteTransaction {
+    /// Away while a job has it; if the job is abandoned, gone for good.
+    held: Option<Held>,
+    standing: Standing,
+    savepoints: Vec<(String, Option<Mark>)>,
+    access: Access,
+    /// What it was let in for. A reader asks again after each statement: its fences may have been closed since.
+    claims: Arc<[Claim]>,
+    limits: Limits,
+    env: Arc<dyn Env>,
+}
+
+pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn Transaction>> {
+    shared.check_running()?;
+    let deadline = shared.env.elapsed() + begin.limits.time;
+    let held = match begin.access {
+        Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
+        Access::Read => Held::Reader(reader::checkout(shared, deadline).await?),
+    };
+    let mut transaction = SqliteTransaction {
+        held: Some(held),
+        standing: Standing::Active,
+        savepoints: Vec::new(),
+        access: begin.access,
+        claims: Arc::from([begin.claim]),
+        limits: begin.limits,
+        env: shared.env.clone(),
+    };
+    transaction.job(|held, _| start(held)).await?;
+    Ok(Box::new(transaction))
+}
+
+fn start(held: &mut Held) -> Result<()> {
+    match held {
+        Held::Writer(guard) => guard.writer().begin(),
+        Held::Reader(guard) => {
+            guard.db().own("BEGIN", &[], &[])?;
+            // The snapshot is taken by the first read, and the fences are checked after it.
+            guard.db().own("SELECT 1 FROM _isles_meta LIMIT 1", &[], &[]).map(drop)
+        }
+    }
+}
+
+impl SqliteTransaction {
+    /// Runs `work` on the pool with the connection.
+    async fn job<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Held, &Limits) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut held = self.held.take().ok_or_else(over)?;
+        let shared = held.shared().clone();
+        let (limits, access, claims) = (self.limits.clone(), self.access, self.claims.clone());
+        let deadline = self.env.elapsed() + limits.time;
+        let run = move || {
+            held.db().set_watch(deadline, Some(limits.cancel.clone()));
+            let result = work(&mut held, &limits);
+            let checked = claims.iter().try_for_each(|claim| held.check_fences(claim, access));
+            (held, result.and_then(|value| checked.map(|()| value)))
+        };
+        let (held, result) = shared.on_pool(run).await?;
+        self.held = Some(held);
+        if result.is_err() {
+            self.standing = Standing::Failed;
+        }
+        result.map_err(|error| self.classify(error))
+    }
+
+    fn classify(&mut self, error: ShardError) -> ShardError {
+        match (&error, self.access) {
+            (ShardError::Stopped(why), Access::Write) => {
+                if let Some(held) = &self.held {
+                    held.shared().stop(ShardError::Stopped(why.clone()));
+                }
+                error
+            }
+            (_, Access::Read) => reader::read_error(error),
+            _ => error,
+        }
+    }
+
+    fn check_active(&self) -> Result<()> {
+        match self.standing {
+            Standing::Active => Ok(()),
+            Standing::Failed => Err(aborted()),
+        }
+    }
+
+    fn savepoint_at(&self, name: &str) -> Result<usize> {
+        let missing = || ShardError::statement("3B001", format!("savepoint \"{name}\" does not exist"));
+        self.savepoints.iter().rposition(|(known, _)| known == name).ok_or_else(missing)
+    }
+}
+
+fn over() -> ShardError {
+    ShardError::statement("25P01", "there is no transaction in progress")
+}
+
+fn aborted() -> ShardError {
+    ShardError::statement("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+}
+
+/// A savepoint's name in SQLite: ours are kept apart from the engine's own.
+fn savepoint_name(name: &str) -> String {
+    ddl::quoted(&format!("s_{name}"))
+}
+
+#[async_trait]
+impl Transaction for SqliteTransaction {
+    async fn claim(&mut self, claim: Claim) -> Result<()> {
+        self.check_active()?;
+        self.claims = self.claims.iter().cloned().chain([claim]).collect();
+        self.job(|_, _| Ok(())).await
+    }
+
+    async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {
+        self.check_active()?;
+        let statement = statement.clone();
+        self.job(move |held, limits| held.db().run(&statement, limits)).await
+    }
+
+    async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
+        self.check_active()?;
+        let statement = statement.clone();
+        self.job(move |held, _| held.db().open_cursor(&statement)).await
+    }
+
+    async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage> {
+        self.check_active()?;
+        self.job(move |held, limits| held.db().fetch(cursor, rows, limits)).await
+    }
+
+    async fn close(&mut self, cursor: CursorId) -> Result<()> {
+        self.check_active()?;
+        self.job(move |held, _| held.db().close_cursor(cursor)).await
+    }
+
+    async fn savepoint(&mut self, name: &str) -> Result<()> {
+        self.check_active()?;
+        if self.savepoints.len() >= MAX_SAVEPOINTS {
+            return Err(ShardError::Limit { what: "the number of savepoints", limit: MAX_SAVEPOINTS as u64 });
+        }
+        let sql = format!("SAVEPOINT {}", savepoint_name(name));
+        let mark = self.job(move |held, _| held.db().own_text(&sql, &[], &[]).map(|_| held.mark())).await?;
+        self.savepoints.push((name.to_string(), mark));
+        Ok(())
+    }
+
+    async fn rollback_to(&mut self, name: &str) -> Result<()> {
+        let at = self.savepoint_at(name)?;
+        let mark = self.savepoints[at].1;
+        let sql = format!("ROLLBACK TO {}", savepoint_name(name));
+        let back = move |held: &mut Held, _: &Limits| {
+            if held.db().is_autocommit() {
+                let why = "the transaction was rolled back as a whole when its statement was interrupted";
+                return Err(ShardError::Conflict(why.into()));
+            }
+            // A cursor opened since would hold the savepoint open.
+            held.db().close_cursors();
+            held.db().own_text(&sql, &[], &[])?;
+            held.rewind(mark);
+            Ok(())
+        };
+        self.job(back).await?;
+        self.savepoints.truncate(at + 1);
+        self.standing = Standing::Active;
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str) -> Result<()> {
+        self.check_active()?;
+        let at = self.savepoint_at(name)?;
+        let sql = format!("RELEASE {}", savepoint_name(name));
+        self.job(move |held, _| held.db().own_text(&sql, &[], &[]).map(drop)).await?;
+        self.savepoints.truncate(at);
+        Ok(())
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<()> {
+        self.check_active()?;
+        self.job(|held, _| match held {
+            Held::Reader(_) => Ok(()),
+            Held::Writer(guard) => commit_writer(guard),
+        })
+        .await
+    }
+
+    async fn rollback(mut self: Box<Self>) -> Result<()> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        let shared = held.shared().clone();
+        shared.on_pool(move || drop(held)).await
+    }
+}
+
+fn commit_writer(guard: &mut WriterGuard) -> Result<()> {
+    let shared = guard.shared().clone();
+    let writer = guard.writer();
+    writer.db.close_cursors();
+    writer.check_member()?;
+    let result = writer.commit();
+    match result {
+        Ok(()) => {
+            queue::publish(&shared, writer);
+            shared.commits.fetch_add(1, Ordering::Relaxed);
+            shared.transactions.fetch_add(1, Ordering::Relaxed);
+            queue::settle(&shared, writer);
+            Ok(())
+        }
+        Err(CommitError { error, fatal }) => {
+            if fatal {
+                shared.stop(ShardError::Stopped(error.to_string()));
+                queue::settle(&shared, writer);
+            }
+            Err(error)
+        }
+    }
+}

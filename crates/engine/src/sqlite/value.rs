@@ -1,0 +1,192 @@
+//! Storage forms: how a typed value stands in a STRICT table.
+//!
+//!     boolean, integers              INTEGER
+//!     date, time, timestamps         INTEGER, days or microseconds as in PostgreSQL
+//!     float                          ANY: REAL, or the text 'NaN', which SQLite sorts above all numbers
+//!     numeric                        TEXT in PostgreSQL's output form, under a collation that orders by value
+//!     text, json                     TEXT
+//!     bytes, uuid                    BLOB
+//!
+//! A REAL column would turn NaN into NULL and -0.0 into 0.0; ANY keeps both.
+
+use super::raw::{Failure, Prepared};
+use crate::error::ShardError;
+use isles_kernel::value::{DataType, Encoder, Numeric, Value};
+use rusqlite::ffi;
+use std::ffi::c_int;
+
+/// The collation of numeric columns.
+pub(super) const NUMERIC_COLLATION: &str = "_isles_numeric";
+const NAN: &str = "NaN";
+
+/// What a column of this type is declared as.
+pub(super) fn declared(ty: DataType) -> &'static str {
+    match ty {
+        DataType::Float4 | DataType::Float8 => "ANY",
+        DataType::Numeric => "TEXT COLLATE \"_isles_numeric\"",
+        DataType::Text | DataType::Json => "TEXT",
+        DataType::Bytes | DataType::Uuid => "BLOB",
+        _ => "INTEGER",
+    }
+}
+
+/// Binds one parameter (numbered from 1). SQLite does not copy: the value must outlive the execution, and
+/// [`Prepared::reset`] forgets it.
+pub(super) fn bind(statement: &Prepared, index: c_int, value: &Value) -> Result<(), Failure> {
+    let stmt = statement.raw();
+    // SAFETY: `stmt` is a live statement that no other thread uses, and texts and blobs outlive the execution (see
+    // above), so a null destructor (SQLITE_STATIC) is right.
+    let code = unsafe {
+        match value {
+            Value::Null => ffi::sqlite3_bind_null(stmt, index),
+            Value::Bool(b) => ffi::sqlite3_bind_int(stmt, index, c_int::from(*b)),
+            Value::Int(n) | Value::Time(n) | Value::Timestamp(n) | Value::TimestampTz(n) => {
+                ffi::sqlite3_bind_int64(stmt, index, *n)
+            }
+            Value::Date(n) => ffi::sqlite3_bind_int64(stmt, index, i64::from(*n)),
+            Value::Float(x) if x.is_nan() => bind_text(stmt, index, NAN),
+            Value::Float(x) => ffi::sqlite3_bind_double(stmt, index, *x),
+            Value::Numeric(n) => bind_text(stmt, index, n.as_str()),
+            Value::Text(s) | Value::Json(s) => bind_text(stmt, index, s),
+            Value::Bytes(b) => bind_blob(stmt, index, b),
+            Value::Uuid(u) => bind_blob(stmt, index, u),
+        }
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(Failure::of(code)) }
+}
+
+unsafe fn bind_text(stmt: *mut ffi::sqlite3_stmt, index: c_int, text: &str) -> c_int {
+    let bytes = text.as_bytes();
+    // SAFETY: as the caller promises in `bind`.
+    unsafe { ffi::sqlite3_bind_text64(stmt, index, bytes.as_ptr().cast(), bytes.len() as u64, None, ffi::SQLITE_UTF8 as u8) }
+}
+
+unsafe fn bind_blob(stmt: *mut ffi::sqlite3_stmt, index: c_int, bytes: &[u8]) -> c_int {
+    if bytes.is_empty() {
+        // A null pointer would bind NULL.
+        // SAFETY: a zero-length blob reads no memory.
+        return unsafe { ffi::sqlite3_bind_zeroblob(stmt, index, 0) };
+    }
+    // SAFETY: as the caller promises in `bind`.
+    unsafe { ffi::sqlite3_bind_blob64(stmt, index, bytes.as_ptr().cast(), bytes.len() as u64, None) }
+}
+
+/// Reads a column of the current row as a value of type `ty`.
+pub(super) fn column(statement: &Prepared, index: c_int, ty: DataType) -> Result<Value, ShardError> {
+    let stmt = statement.raw();
+    // SAFETY: the statement stands on a row, and what is read is copied before the next call on it.
+    unsafe {
+        match ffi::sqlite3_column_type(stmt, index) {
+            ffi::SQLITE_NULL => Ok(Value::Null),
+            ffi::SQLITE_INTEGER => integer(ffi::sqlite3_column_int64(stmt, index), ty),
+            ffi::SQLITE_FLOAT => real(ffi::sqlite3_column_double(stmt, index), ty),
+            ffi::SQLITE_TEXT => {
+                let start = ffi::sqlite3_column_text(stmt, index);
+                text(slice(start, ffi::sqlite3_column_bytes(stmt, index)), ty)
+            }
+            _ => {
+                let start = ffi::sqlite3_column_blob(stmt, index);
+                blob(slice(start.cast(), ffi::sqlite3_column_bytes(stmt, index)), ty)
+            }
+        }
+    }
+}
+
+unsafe fn slice<'a>(start: *const u8, len: c_int) -> &'a [u8] {
+    if start.is_null() || len <= 0 {
+        return &[];
+    }
+    // SAFETY: SQLite says that `len` bytes are at `start`.
+    unsafe { std::slice::from_raw_parts(start, len as usize) }
+}
+
+fn integer(n: i64, ty: DataType) -> Result<Value, ShardError> {
+    Ok(match ty {
+        DataType::Bool => Value::Bool(n != 0),
+        DataType::Int2 | DataType::Int4 | DataType::Int8 => Value::Int(n),
+        DataType::Float4 | DataType::Float8 => Value::Float(n as f64),
+        DataType::Numeric => Value::Numeric(Numeric::parse(&n.to_string()).map_err(|_| mismatch("an integer", ty))?),
+        DataType::Date => Value::Date(i32::try_from(n).map_err(|_| mismatch("an integer", ty))?),
+        DataType::Time => Value::Time(n),
+        DataType::Timestamp => Value::Timestamp(n),
+        DataType::TimestampTz => Value::TimestampTz(n),
+        _ => return Err(mismatch("an integer", ty)),
+    })
+}
+
+fn real(x: f64, ty: DataType) -> Result<Value, ShardError> {
+    match ty {
+        DataType::Float4 | DataType::Float8 => Ok(Value::Float(x)),
+        _ => Err(mismatch("a float", ty)),
+    }
+}
+
+fn text(bytes: &[u8], ty: DataType) -> Result<Value, ShardError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ShardError::Corrupt("a stored text is not UTF-8".into()))?;
+    match ty {
+        DataType::Text => Ok(Value::Text(text.into())),
+        DataType::Json => Ok(Value::Json(text.into())),
+        DataType::Numeric => Ok(Value::Numeric(Numeric::parse(text).map_err(|_| mismatch("a text", ty))?)),
+        DataType::Float4 | DataType::Float8 if text == NAN => Ok(Value::Float(f64::NAN)),
+        _ => Err(mismatch("a text", ty)),
+    }
+}
+
+fn blob(bytes: &[u8], ty: DataType) -> Result<Value, ShardError> {
+    match ty {
+        DataType::Bytes => Ok(Value::Bytes(bytes.to_vec())),
+        DataType::Uuid => Ok(Value::Uuid(bytes.try_into().map_err(|_| mismatch("a blob", ty))?)),
+        _ => Err(mismatch("a blob", ty)),
+    }
+}
+
+fn mismatch(found: &str, ty: DataType) -> ShardError {
+    ShardError::statement("42804", format!("the result has {found} where {} was expected", ty.postgres_name()))
+}
+
+/// Writes a stored value straight into a record, without a [`Value`] in between.
+///
+/// # Safety
+/// `value` is a live SQLite value that no other thread uses.
+pub(super) unsafe fn encode(out: &mut Encoder, value: *mut ffi::sqlite3_value, ty: DataType) {
+    // SAFETY: the caller's promise; what is read is copied at once.
+    unsafe {
+        match ffi::sqlite3_value_type(value) {
+            ffi::SQLITE_NULL => out.null(),
+            ffi::SQLITE_INTEGER => out.int_of(ty, ffi::sqlite3_value_int64(value)),
+            ffi::SQLITE_FLOAT => out.float(ffi::sqlite3_value_double(value)),
+            ffi::SQLITE_TEXT if matches!(ty, DataType::Float4 | DataType::Float8) => out.float(f64::NAN),
+            ffi::SQLITE_TEXT => {
+                let start = ffi::sqlite3_value_text(value);
+                out.text_of(ty, slice(start, ffi::sqlite3_value_bytes(value)));
+            }
+            _ => {
+                let start = ffi::sqlite3_value_blob(value);
+                out.bytes_of(ty, slice(start.cast(), ffi::sqlite3_value_bytes(value)));
+            }
+        }
+    }
+}
+
+/// Whether two stored values are the same, to the bit.
+///
+/// # Safety
+/// Both are live SQLite values that no other thread uses.
+pub(super) unsafe fn same(a: *mut ffi::sqlite3_value, b: *mut ffi::sqlite3_value) -> bool {
+    // SAFETY: the caller's promise; the slices are compared before any further call on the values.
+    unsafe {
+        let kind = ffi::sqlite3_value_type(a);
+        kind == ffi::sqlite3_value_type(b)
+            && match kind {
+                ffi::SQLITE_NULL => true,
+                ffi::SQLITE_INTEGER => ffi::sqlite3_value_int64(a) == ffi::sqlite3_value_int64(b),
+                ffi::SQLITE_FLOAT => {
+                    ffi::sqlite3_value_double(a).to_bits() == ffi::sqlite3_value_double(b).to_bits()
+                }
+                _ => {
+                    let left = slice(ffi::sqlite3_value_blob(a).cast(), ffi::sqlite3_value_bytes(a));
+                    left == slice(ffi::sqlite3_value_blob(b).cast(), ffi::sqlite3_value_bytes(b))
+                }
+            }
+    }
+}

@@ -1,0 +1,465 @@
+//! The one writer of a shard: many waiting transactions, one disk flush.
+//!
+//! Requests wait in a queue. A job on the shared thread pool takes as many as wait, runs each in a savepoint of one
+//! SQLite transaction, inserts the record of their changes, commits once, and answers all. So a shard needs no
+//! thread of its own, and the cost of a flush is shared.
+//!
+//!     queue → group: BEGIN, { SAVEPOINT, fence, statements, RELEASE }*, record, COMMIT → answers
+//!
+//! An interactive transaction takes the writer away for as long as it lasts. It begins on committed data only: its
+//! answers leave before its commit, and must not reveal what is not durable. Members of a group may see each other's
+//! writes, because none of them is answered, not even with an error, before all of it is durable.
+//!
+//! SQLite sometimes has to roll back everything (an interrupted write, a full disk). The member that caused it is
+//! answered and the others run again: they have not been answered, so nobody can tell.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-1, I-2  a group's rows and its record are one transaction
+//!   * I-4       answers come after the flush
+//!   * I-5       after an I/O error nothing is acknowledged until the shard has been reopened
+//!   * I-7       fences are read and set under the writer, and readers check them after their snapshot
+
+use super::capture;
+use super::raw::{Db, Role};
+use super::{SqliteOptions, log};
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::fence::{FenceTable, Fence};
+use crate::shard::{CancelToken, Outcome, Request};
+use isles_kernel::names::{SchemaVersion, Seq, StreamId, TxnId};
+use isles_kernel::schema::Schema;
+use isles_kernel::value::{DataType, Value};
+use rusqlite::ffi;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// WAL pages after which its content is moved into the database file: 4 MiB, as SQLite's default.
+const CHECKPOINT_PAGES: i32 = 1_000;
+
+/// What a shard knows about itself. Published after each commit that changes it; the writer's own copy is ahead
+/// during a group and falls back to the published one if the group fails.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    pub(super) schema: Arc<Schema>,
+    pub(super) fences: Arc<FenceTable>,
+    pub(super) seq: Seq,
+    /// The last transaction that the log names.
+    pub(super) txn: TxnId,
+    pub(super) consumers: Arc<BTreeMap<StreamId, Seq>>,
+    /// The position up to which the log has been trimmed.
+    pub(super) trimmed: Seq,
+    pub(super) log_records: u64,
+    pub(super) log_bytes: u64,
+}
+
+/// Something that wants to write.
+pub(super) trait Member: Send {
+    /// When its time is up, on the env's clock.
+    fn deadline(&self) -> Duration;
+    fn cancel(&self) -> Option<&CancelToken>;
+    fn company(&self) -> Company {
+        Company::Group
+    }
+    /// Does the work, inside a transaction. It may be called again if the group had to be rolled back.
+    fn run(&mut self, writer: &mut Writer) -> Result<()>;
+    /// Answers.
+    fn finish(self: Box<Self>, result: Result<()>);
+}
+
+/// With whom a member shares its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    Group,
+    /// Nobody: a record has one schema version.
+    Alone,
+    /// Nobody, on the applier's connection.
+    Applier,
+}
+
+/// A [`Request`] in the queue.
+pub(super) struct RequestMember {
+    pub(super) request: Request,
+    pub(super) deadline: Duration,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) reply: oneshot::Sender<Result<Vec<Outcome>>>,
+}
+
+impl Member for RequestMember {
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn cancel(&self) -> Option<&CancelToken> {
+        Some(&self.request.limits.cancel)
+    }
+
+    fn run(&mut self, writer: &mut Writer) -> Result<()> {
+        self.outcomes.clear();
+        writer.state.fences.check(&self.request.claim, self.request.access)?;
+        for statement in &self.request.statements {
+            self.outcomes.push(writer.db.run(statement, &self.request.limits)?);
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, result: Result<()>) {
+        // A caller who has gone needs no answer.
+        let RequestMember { outcomes, reply, .. } = *self;
+        let _ = reply.send(result.map(|()| outcomes));
+    }
+}
+
+/// One of the engine's own writes.
+pub(super) struct Task<T, F> {
+    pub(super) work: F,
+    pub(super) company: Company,
+    pub(super) deadline: Duration,
+    pub(super) value: Option<T>,
+    pub(super) reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T: Send, F: FnMut(&mut Writer) -> Result<T> + Send> Member for Task<T, F> {
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn cancel(&self) -> Option<&CancelToken> {
+        None
+    }
+
+    fn company(&self) -> Company {
+        self.company
+    }
+
+    fn run(&mut self, writer: &mut Writer) -> Result<()> {
+        self.value = Some((self.work)(writer)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, result: Result<()>) {
+        let Task { value, reply, .. } = *self;
+        let _ = reply.send(result.and_then(|()| value.ok_or_else(|| ShardError::invalid("the work left no value"))));
+    }
+}
+
+/// The writing connection and what goes with it.
+pub(super) struct Writer {
+    pub(super) db: Db,
+    /// Opened when the first rows of another shard arrive.
+    applier: Option<Db>,
+    pub(super) state: State,
+    /// The state as of the last commit.
+    committed: State,
+    path: PathBuf,
+    env: Arc<dyn Env>,
+    options: SqliteOptions,
+}
+
+/// How a commit ended, when it did not succeed.
+pub(super) struct CommitError {
+    pub(super) error: ShardError,
+    /// The shard must not go on.
+    pub(super) fatal: bool,
+}
+
+impl Writer {
+    /// Opens the shard's file, making it if there is none.
+    pub(super) fn open(path: &Path, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Writer> {
+        let mut db = Db::open(path, Role::Writer, env.clone(), options)?;
+        super::format::prepare(&mut db, path)?;
+        let state = super::format::load(&mut db)?;
+        capture::install(&mut db, &state.schema);
+        let path = path.to_path_buf();
+        let committed = state.clone();
+        Ok(Writer { db, applier: None, state, committed, path, env, options: options.clone() })
+    }
+
+    pub(super) fn applier(&mut self) -> Result<&mut Db> {
+        if self.applier.is_none() {
+            self.applier = Some(Db::open(&self.path, Role::Applier, self.env.clone(), &self.options)?);
+        }
+        self.applier.as_mut().ok_or_else(|| ShardError::invalid("no applier"))
+    }
+
+    pub(super) fn capture(&mut self) -> &mut capture::Capture {
+        self.db.capture.as_mut().expect("installed when the writer was opened")
+    }
+
+    pub(super) fn begin(&mut self) -> Result<()> {
+        let enabled = self.options.capture_always || !self.state.consumers.is_empty();
+        let capture = self.capture();
+        capture.clear();
+        capture.enabled = enabled;
+        self.db.own("BEGIN IMMEDIATE", &[], &[]).map(drop)
+    }
+
+    /// Turns capture on within a transaction, for a consumer that has just been added.
+    pub(super) fn enable_capture(&mut self) {
+        self.capture().enabled = true;
+    }
+
+    /// Runs one member of a group, so that it happens wholly or not at all.
+    fn run_member(&mut self, member: &mut dyn Member) -> Result<()> {
+        self.db.set_watch(member.deadline(), member.cancel().cloned());
+        self.db.own("SAVEPOINT _isles_member", &[], &[])?;
+        let mark = self.capture().record.mark();
+        let before = self.state.clone();
+        let result = member.run(self).and_then(|()| self.check_member());
+        self.db.set_watch(Duration::MAX, None);
+        match result {
+            Ok(()) => {
+                self.db.own("RELEASE _isles_member", &[], &[])?;
+                let capture = self.capture();
+                if capture.record.mark() != mark {
+                    capture.txn += 1;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.state = before;
+                let capture = self.capture();
+                capture.record.rewind(mark);
+                capture.failed = None;
+                if !self.db.is_autocommit() {
+                    self.db.own("ROLLBACK TO _isles_member", &[], &[])?;
+                    self.db.own("RELEASE _isles_member", &[], &[])?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What must hold before a transaction may commit.
+    pub(super) fn check_member(&mut self) -> Result<()> {
+        if let Some(why) = &self.capture().failed {
+            return Err(ShardError::statement("XX000", format!("the change log cannot record this: {why}")));
+        }
+        // At the commit it would fail the whole group.
+        if self.db.deferred_violations() {
+            return Err(ShardError::statement("23503", "row violates foreign key constraint"));
+        }
+        Ok(())
+    }
+
+    /// Inserts the record of what was captured, and commits.
+    pub(super) fn commit(&mut self) -> std::result::Result<(), CommitError> {
+        let result = log::append(self).map_err(|error| (error, false)).and_then(|()| {
+            self.db.own("COMMIT", &[], &[]).map(drop).map_err(|error| (error, true))
+        });
+        match result {
+            Ok(()) => {
+                self.committed = self.state.clone();
+                Ok(())
+            }
+            Err((error, committing)) => {
+                self.abandon();
+                Err(commit_error(error, committing))
+            }
+        }
+    }
+
+    /// Takes back everything since the last commit.
+    pub(super) fn abandon(&mut self) {
+        self.db.close_cursors();
+        if !self.db.is_autocommit() {
+            // If even this fails, the connection is of no more use: the next BEGIN says so.
+            let _ = self.db.own("ROLLBACK", &[], &[]);
+        }
+        self.state = self.committed.clone();
+        let schema = self.state.schema.clone();
+        let capture = self.capture();
+        capture.clear();
+        capture.set_schema(&schema);
+    }
+
+    /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
+    pub(super) fn checkpoint_if_due(&mut self) -> Result<()> {
+        if self.db.wal_pages() < CHECKPOINT_PAGES {
+            return Ok(());
+        }
+        self.checkpoint()
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        // SAFETY: the handle is live; a null name means all attached databases, of which there is one.
+        let code = unsafe {
+            ffi::sqlite3_wal_checkpoint_v2(
+                self.db.handle(),
+                std::ptr::null(),
+                ffi::SQLITE_CHECKPOINT_PASSIVE,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        self.db.forget_wal_pages();
+        match code & 0xff {
+            // A reader is in the way, or the disk is full: the WAL stays, nothing is lost.
+            ffi::SQLITE_OK | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL => Ok(()),
+            _ => Err(super::explain::error(code, "the checkpoint failed")),
+        }
+    }
+
+    /// Changes fences, within a transaction.
+    pub(super) fn set_fences(&mut self, fences: &[Fence]) -> Result<()> {
+        let mut table = FenceTable::clone(&self.state.fences);
+        fences.iter().try_for_each(|fence| table.set(fence))?;
+        super::format::store_fences(&mut self.db, &self.state.fences, &table)?;
+        self.state.fences = Arc::new(table);
+        Ok(())
+    }
+
+    /// Changes the schema, within a transaction.
+    pub(super) fn set_schema(&mut self, schema: Schema) -> Result<()> {
+        let body = serde_json::to_string(&schema).map_err(|error| ShardError::invalid(error.to_string()))?;
+        super::format::put_meta(&mut self.db, super::format::SCHEMA, Value::Text(body))?;
+        let capture = self.capture();
+        capture.set_schema(&schema);
+        self.state.schema = Arc::new(schema);
+        Ok(())
+    }
+
+    pub(super) fn schema_version(&self) -> SchemaVersion {
+        self.state.schema.version
+    }
+}
+
+fn commit_error(error: ShardError, committing: bool) -> CommitError {
+    match error {
+        ShardError::Stopped(why) if committing => CommitError { error: ShardError::MayHaveHappened(why), fatal: true },
+        ShardError::Corrupt(why) if committing => CommitError { error: ShardError::MayHaveHappened(why), fatal: true },
+        error @ ShardError::Stopped(_) => CommitError { error, fatal: true },
+        error => CommitError { error, fatal: false },
+    }
+}
+
+/// What a group did.
+pub(super) struct GroupResult {
+    pub(super) answers: Vec<(Box<dyn Member>, Result<()>)>,
+    /// Why the shard must stop, if it must.
+    pub(super) fatal: Option<String>,
+}
+
+/// Runs members as one group, each wholly or not at all.
+pub(super) fn run_group(writer: &mut Writer, members: Vec<Box<dyn Member>>) -> GroupResult {
+    let mut waiting = members;
+    let mut answers = Vec::new();
+    loop {
+        match try_group(writer, &mut waiting) {
+            Attempt::Committed(results) => {
+                answers.extend(waiting.into_iter().zip(results));
+                return GroupResult { answers, fatal: None };
+            }
+            // The others run again without the one that broke the transaction.
+            Attempt::Broken { at, error } => {
+                answers.push((waiting.remove(at), Err(error)));
+                if waiting.is_empty() {
+                    return GroupResult { answers, fatal: None };
+                }
+            }
+            Attempt::Failed { error, results, fatal } => {
+                let failed = waiting.into_iter().zip(results).map(|(member, result)| {
+                    let answer = if result.is_ok() { Err(error.clone()) } else { Err(not_happened(&error)) };
+                    (member, answer)
+                });
+                answers.extend(failed);
+                return GroupResult { answers, fatal: fatal.then(|| error.to_string()) };
+            }
+        }
+    }
+}
+
+/// For a member that had failed by itself: whatever became of the group, nothing of it happened.
+fn not_happened(error: &ShardError) -> ShardError {
+    match error {
+        ShardError::MayHaveHappened(why) => ShardError::Stopped(why.clone()),
+        other => other.clone(),
+    }
+}
+
+enum Attempt {
+    Committed(Vec<Result<()>>),
+    /// SQLite rolled back everything because of the member at this place.
+    Broken { at: usize, error: ShardError },
+    Failed { error: ShardError, results: Vec<Result<()>>, fatal: bool },
+}
+
+fn try_group(writer: &mut Writer, members: &mut [Box<dyn Member>]) -> Attempt {
+    if let Err(error) = writer.begin() {
+        writer.abandon();
+        let fatal = matches!(error, ShardError::Stopped(_));
+        let results = members.iter().map(|_| Ok(())).collect();
+        return Attempt::Failed { error, results, fatal };
+    }
+    let mut results = Vec::with_capacity(members.len());
+    for (at, member) in members.iter_mut().enumerate() {
+        let result = expired(&**member, writer.env.elapsed()).and_then(|()| writer.run_member(&mut **member));
+        if let Err(error) = &result
+            && (writer.db.is_autocommit() || matches!(error, ShardError::Stopped(_)))
+        {
+            let error = error.clone();
+            writer.abandon();
+            if matches!(error, ShardError::Stopped(_)) {
+                let results = members.iter().map(|_| Ok(())).collect();
+                return Attempt::Failed { error, results, fatal: true };
+            }
+            return Attempt::Broken { at, error };
+        }
+        results.push(result);
+    }
+    match writer.commit() {
+        Ok(()) => Attempt::Committed(results),
+        Err(CommitError { error, fatal }) => Attempt::Failed { error, results, fatal },
+    }
+}
+
+/// Whether a member's time is up before it has begun.
+pub(super) fn expired(member: &dyn Member, now: Duration) -> Result<()> {
+    if member.cancel().is_some_and(CancelToken::is_cancelled) {
+        return Err(ShardError::Cancelled);
+    }
+    if now >= member.deadline() { Err(ShardError::TimedOut) } else { Ok(()) }
+}
+
+/// Runs a member that applies rows of another shard, in a transaction of the applier's connection.
+pub(super) fn run_apply(writer: &mut Writer, mut member: Box<dyn Member>) -> GroupResult {
+    let result = expired(&*member, writer.env.elapsed()).and_then(|()| apply_transaction(writer, &mut *member));
+    let fatal = match &result {
+        Err(ShardError::Stopped(why) | ShardError::MayHaveHappened(why)) => Some(why.clone()),
+        _ => None,
+    };
+    GroupResult { answers: vec![(member, result)], fatal }
+}
+
+fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()> {
+    let deadline = member.deadline();
+    let db = writer.applier()?;
+    db.set_watch(deadline, None);
+    db.own("BEGIN IMMEDIATE", &[], &[])?;
+    let worked = member.run(writer);
+    let db = writer.applier()?;
+    db.set_watch(Duration::MAX, None);
+    let result = worked.and_then(|()| {
+        db.own("COMMIT", &[], &[]).map(drop).map_err(|error| commit_error(error, true).error)
+    });
+    if result.is_err() && !db.is_autocommit() {
+        let _ = db.own("ROLLBACK", &[], &[]);
+    }
+    // Only the writer's connection counts its WAL pages.
+    if result.is_ok() && db.wal_pages() >= CHECKPOINT_PAGES {
+        db.forget_wal_pages();
+        writer.checkpoint()?;
+    }
+    result
+}
+
+/// Reads one integer of the meta table or a count.
+pub(super) fn one_int(db: &mut Db, sql: &'static str, params: &[Value]) -> Result<Option<i64>> {
+    let rows = db.own(sql, params, &[DataType::Int8])?;
+    Ok(match rows.first().and_then(|row| row.first()) {
+        Some(Value::Int(n)) => Some(*n),
+        _ => None,
+    })
+}

@@ -7,7 +7,8 @@
 //!     `crates/a/tests/b.rs`                           all tests of that file whose doc comment names it
 //!     not yet: comes with moves                       nothing, or not all of it
 //!
-//! A test names what it proves at the beginning of its doc comment: `/// I-1, I-2: why`.
+//! A test names what it proves at the beginning of its doc comment: `/// I-1, I-2, planted bug 3: why`. A test is a
+//! function with a test attribute, or one that the `main.rs` of its folder lists for a macro.
 
 use super::links::spans;
 use super::repo::{Finding, Repo, lines};
@@ -37,7 +38,7 @@ struct Named<'a> {
     file: &'a str,
     line: usize,
     test: &'a str,
-    ids: Vec<&'a str>,
+    ids: Vec<String>,
 }
 
 /// What a row claims is there.
@@ -64,7 +65,8 @@ pub(super) fn rows_name_tests(repo: &Repo) -> Vec<Finding> {
 fn missing(repo: &Repo, named: &[Named<'_>], id: &str, claim: &Claim<'_>) -> Vec<String> {
     let file = claim.file;
     let Some(text) = repo.text(file) else { return vec![format!("{file} does not exist")] };
-    if claim.tests.is_empty() && !named.iter().any(|test| test.file == file && test.ids.contains(&id)) {
+    if claim.tests.is_empty() && !named.iter().any(|test| test.file == file && test.ids.iter().any(|named| named == id))
+    {
         return vec![format!("no test of {file} names it")];
     }
     let absent = claim.tests.iter().filter(|test| !text.contains(&format!("fn {test}(")));
@@ -79,8 +81,10 @@ pub(super) fn tests_are_in_rows(repo: &Repo) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for test in named_tests(repo) {
-        let lost =
-            test.ids.iter().filter(|id| !rows.get(**id).is_some_and(|claims| claims.iter().any(|c| covers(c, &test))));
+        let lost = test
+            .ids
+            .iter()
+            .filter(|id| !rows.get(id.as_str()).is_some_and(|claims| claims.iter().any(|c| covers(c, &test))));
         findings.extend(lost.map(|id| {
             let what = format!("{} names {id}, whose row in {TABLE} does not name it", test.test);
             Finding::new(test.file, test.line, what)
@@ -122,35 +126,45 @@ fn is_id(text: &str) -> bool {
     !digits.is_empty() && number.len() - digits.len() <= 1 && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// All functions of tests whose doc comments begin with what they prove.
+/// All tests whose doc comments begin with what they prove.
 fn named_tests(repo: &Repo) -> Vec<Named<'_>> {
     let mut named = Vec::new();
     for (file, text) in repo.files_of("rs") {
-        // In the sources of a crate, tests come last.
-        let mut in_tests = file.contains("/tests/");
-        let mut ids = Vec::new();
+        let listed = file.rsplit_once('/').and_then(|(folder, _)| repo.text(&format!("{folder}/main.rs")));
+        let is_listed = |test: &str| listed.is_some_and(|list| list.contains(&format!(" {test},")));
+        let (mut ids, mut is_test) = (Vec::new(), false);
         for (line, content) in lines(text) {
             let content = content.trim_start();
-            in_tests = in_tests || content.starts_with("#[cfg(test)]");
             if let Some(comment) = content.strip_prefix("///") {
                 ids.extend(named_ids(comment));
-            } else if let Some(test) = function_name(content) {
-                let ids = std::mem::take(&mut ids);
-                if in_tests && !ids.is_empty() {
-                    named.push(Named { file, line, test, ids });
-                }
-            } else if !content.starts_with("#[") {
-                ids.clear();
+            } else if content.starts_with("#[") {
+                is_test = is_test || content.contains("test");
+            } else {
+                let (ids, is_test) = (std::mem::take(&mut ids), std::mem::take(&mut is_test));
+                let test = function_name(content).filter(|test| is_test || is_listed(test));
+                named.extend(test.filter(|_| !ids.is_empty()).map(|test| Named { file, line, test, ids }));
             }
         }
     }
     named
 }
 
-/// The ids at the beginning of a comment, before its colon.
-fn named_ids(comment: &str) -> impl Iterator<Item = &str> {
+/// The ids at the beginning of a comment, before its colon; `I-1, I-2 under F3` are two.
+fn named_ids(comment: &str) -> Vec<String> {
     let head = comment.split(':').next().unwrap_or_default();
-    head.split(',').map(str::trim).filter(|word| is_id(word))
+    head.split(',').flat_map(part_ids).collect()
+}
+
+fn part_ids(part: &str) -> Vec<String> {
+    let part = part.split('.').next().unwrap_or_default().trim();
+    let bugs = part.strip_prefix("planted bug").or_else(|| part.strip_prefix("Planted bug"));
+    match bugs {
+        Some(numbers) => {
+            let digits = numbers.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            digits.map(|digits| format!("P-{digits}")).collect()
+        }
+        None => part.split(' ').next().filter(|word| is_id(word)).map(String::from).into_iter().collect(),
+    }
 }
 
 fn function_name(content: &str) -> Option<&str> {
@@ -165,11 +179,15 @@ mod tests {
     use super::super::repo::found;
     use super::*;
 
-    const TESTS: &str =
-        "/// I-1, I-2: why\n#[test]\nfn holds() {}\n\n/// I-2\npub(crate) async fn other(w: W) {}\n\nfn plain() {}\n";
+    const TESTS: &str = "/// I-1, I-2: why\n#[test]\nfn holds() {}\n\n/// I-2\npub(crate) async fn other(w: W) {}\n\n/// I-1\nfn plain() {}\n";
 
     fn check(rule: fn(&Repo) -> Vec<Finding>, table: &str) -> Vec<String> {
-        found(rule, &[("docs/invariants.md", table), ("crates/a/tests/t.rs", TESTS)])
+        let files = [
+            ("docs/invariants.md", table),
+            ("crates/a/tests/t.rs", TESTS),
+            ("crates/a/tests/main.rs", "on_both! {\n    other,\n}\n"),
+        ];
+        found(rule, &files)
     }
 
     #[test]
@@ -204,20 +222,20 @@ mod tests {
 
     #[test]
     fn a_comment_names_an_invariant_only_at_its_beginning() {
-        let names = |comment| named_ids(comment).collect::<Vec<_>>();
-        assert_eq!(names(" I-1, I-6a: see I-3"), ["I-1", "I-6a"]);
-        assert_eq!(names(" vitess #6622, P-3"), ["P-3"]);
-        assert!(names(" What must be there (I-29).").is_empty());
-        assert!(names(" I-: I-x, I-6ab").is_empty());
+        assert_eq!(named_ids(" I-1, I-6a: see I-3"), ["I-1", "I-6a"]);
+        assert_eq!(named_ids(" I-1, I-2 under F1 and F2."), ["I-1", "I-2"]);
+        assert_eq!(named_ids(" vitess #6622, I-7, planted bugs 1 and 2. All 3 of them."), ["I-7", "P-1", "P-2"]);
+        assert!(named_ids(" What must be there (I-29).").is_empty());
+        assert!(named_ids(" I-: I-x, I-6ab").is_empty());
     }
 
     #[test]
     fn functions_of_the_product_are_no_tests() {
-        let text = "/// I-9: the fence\npub fn fence() {}\n#[cfg(test)]\nmod tests {\n    /// I-9\n    #[test]\n    fn fenced() {}\n}\n";
+        let text = "/// I-9: the fence\npub fn fence() {}\n\n/// I-9\n#[tokio::test]\nasync fn fenced() {}\n";
         let found = found(tests_are_in_rows, &[("crates/a/src/lib.rs", text)]);
         assert_eq!(
             found,
-            ["crates/a/src/lib.rs:7: fenced names I-9, whose row in docs/invariants.md does not name it"]
+            ["crates/a/src/lib.rs:6: fenced names I-9, whose row in docs/invariants.md does not name it"]
         );
     }
 }

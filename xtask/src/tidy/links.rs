@@ -56,7 +56,9 @@ pub(super) fn spans(content: &str) -> impl Iterator<Item = &str> {
 
 fn is_path(span: &str) -> bool {
     let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c));
+    // `lib.rs` alone may mean any of many.
     let named = ENDINGS.iter().any(|ending| span.len() > ending.len() && span.ends_with(ending));
+    let named = named && (span.contains('/') || !span.ends_with(".rs"));
     plain && (named || FOLDERS.iter().any(|folder| span.starts_with(folder)))
 }
 
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn paths_in_backticks_exist() {
-        let text = "`crates/a/src/lib.rs` `crates/b` `gone.md` `a.md` `cargo xtask` `*.rs` `./run`\n```\n`docs/gone.md`\n```\n";
+        let text = "`crates/a/src/lib.rs` `crates/b` `gone.md` `a.md` `cargo xtask` `*.rs` `lib.rs` `./run`\n```\n`docs/gone.md`\n```\n";
         let expected = ["a.md:1: crates/b does not exist", "a.md:1: gone.md does not exist"];
         assert_eq!(found(paths, &[("a.md", text), ("crates/a/src/lib.rs", "")]), expected);
     }

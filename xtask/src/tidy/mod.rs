@@ -45,6 +45,10 @@ pub(crate) fn tidy(root: &Path) -> bool {
             return false;
         }
     };
+    if !repo.has("Cargo.toml") {
+        eprintln!("{} is not the project's folder", root.display());
+        return false;
+    }
     let mut count = 0;
     for (name, rule) in RULES {
         for finding in rule(&repo) {

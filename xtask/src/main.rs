@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Commands for people who work on Isles")]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "Commands for people who work on Isles")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

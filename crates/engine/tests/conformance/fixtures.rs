@@ -4,7 +4,10 @@
 
 use crate::given::Db;
 use async_trait::async_trait;
+use isles_engine::env::TokioEnv;
 use isles_engine::shard::{Engine, Shard};
+use isles_engine::sqlite::{SqliteOptions, SqliteShard};
+use isles_kernel::names::ShardId;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Options {
     /// Bytes the change log may hold before its slowest reader is dropped.
     pub(crate) log_bytes: Option<u64>,
+}
+
+fn shard_id() -> ShardId {
+    ShardId::new("tested").expect("valid")
 }
 
 /// One database, which can be opened again after it was closed.
@@ -40,8 +47,11 @@ struct SqliteFixture {
 
 #[async_trait]
 impl Fixture for SqliteFixture {
-    async fn open(&self, _options: &Options) -> Arc<dyn Shard> {
-        unimplemented!("{:?}", self.path)
+    async fn open(&self, options: &Options) -> Arc<dyn Shard> {
+        let mut chosen = SqliteOptions::default();
+        chosen.max_log_bytes = options.log_bytes.unwrap_or(chosen.max_log_bytes);
+        let env = Arc::new(TokioEnv::current());
+        Arc::new(SqliteShard::open(shard_id(), &self.path, env, chosen).await.expect("a SQLite shard"))
     }
 }
 

@@ -175,14 +175,22 @@ pub(crate) async fn parameters_are_limited(world: World) {
     check_alive(&db).await;
 }
 
-/// A wrong number of parameters is an error and never a null.
-pub(crate) async fn missing_and_surplus_parameters_are_refused(world: World) {
-    let db = with_user(&world).await;
-    for params in [values![], values![1, 2]] {
-        let error = db.run("UPDATE users SET n = 7 WHERE id = $1", params).await.unwrap_err();
-        assert!(is_refusal(&error), "{error:?}");
-    }
+/// A missing parameter is an error and never a null.
+pub(crate) async fn missing_parameters_are_refused(world: World) {
+    check_parameters_refused(&world, values![]).await;
+}
+
+/// Whoever sends more parameters than a statement has means another statement.
+pub(crate) async fn surplus_parameters_are_refused(world: World) {
+    check_parameters_refused(&world, values![1, 2]).await;
+}
+
+async fn check_parameters_refused(world: &World, params: Vec<Value>) {
+    let db = with_user(world).await;
+    let error = db.run("UPDATE users SET n = 7 WHERE id = $1", params).await.unwrap_err();
+    assert!(is_refusal(&error), "{error:?}");
     assert_eq!(db.n_of(1).await, Some(0));
+    check_alive(&db).await;
 }
 
 fn padded(bytes: usize) -> Statement {

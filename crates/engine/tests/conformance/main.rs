@@ -128,7 +128,8 @@ on_both_engines! {
         a_result_has_at_most_the_rows_allowed,
         a_result_has_at_most_the_bytes_allowed,
         parameters_are_limited,
-        missing_and_surplus_parameters_are_refused,
+        missing_parameters_are_refused,
+        surplus_parameters_are_refused,
         a_statements_text_is_limited,
         statements_of_a_request_are_limited,
         two_statements_in_one_text_are_refused,
@@ -140,6 +141,7 @@ on_both_engines! {
         every_value_is_the_same_after_an_import,
         a_text_with_a_zero_byte_is_refused,
         a_value_that_does_not_fit_its_column_is_refused,
+        what_the_other_engine_could_not_keep_is_refused,
         order_by_a_column_is_postgresqls_order,
         equality_of_numerics_ignores_their_scale,
         a_numeric_key_is_unique_by_value,
@@ -240,7 +242,7 @@ on_both_engines! {
         a_dropped_table_is_gone_and_may_come_back_otherwise,
         views_and_triggers_come_and_go,
         a_statement_run_before_a_change_is_right_after_it,
-        a_schema_change_under_load_loses_nothing,
+        a_schema_change_among_writers_loses_nothing,
     }
     reopening {
         everything_survives_closing_and_opening,

@@ -7,9 +7,9 @@ use isles_kernel::value::{DataType, Numeric, Value};
 use isles_sim::rng::Rng;
 
 /// PostgreSQL's range of dates: 4713-11-24 BC to 5874897-12-31, in days from 2000-01-01.
-const DATES: (i32, i32) = (-2_451_545, 2_145_031_948);
+pub(crate) const DATES: (i32, i32) = (-2_451_545, 2_145_031_948);
 /// PostgreSQL's range of timestamps: 4713-11-24 BC to 294276-12-31, in microseconds from 2000-01-01.
-const TIMESTAMPS: (i64, i64) = (-211_813_488_000_000_000, 9_223_371_331_199_999_999);
+pub(crate) const TIMESTAMPS: (i64, i64) = (-211_813_488_000_000_000, 9_223_371_331_199_999_999);
 
 /// How often a randomized test goes round.
 pub(crate) fn rounds(usual: usize) -> usize {

@@ -168,8 +168,8 @@ pub(crate) async fn errors_carry_postgresql_codes(world: World) {
         ("INSERT INTO plans (id) VALUES (2)", "23502"),
         ("INSERT INTO children (id, parent) VALUES (1, 77)", "23503"),
         ("INSERT INTO nowhere (id) VALUES (1)", "42P01"),
-        ("UPDATE plans SET nothing = 1", "42703"),
-        ("SELECT nothing FROM plans", "42703"),
+        ("UPDATE plans SET missing = 1", "42703"),
+        ("SELECT missing FROM plans", "42703"),
         ("SELEC 1", "42601"),
         ("INSERT INTO plans (id, name) VALUES (3, 'x'", "42601"),
     ] {
@@ -291,7 +291,7 @@ pub(crate) async fn a_cursor_reads_on_after_a_write_in_its_transaction(world: Wo
 
 pub(crate) async fn a_read_only_transaction_refuses_writes(world: World) {
     let db = world.shard().await;
-    for sql in ["INSERT INTO plans (id, name) VALUES (1, 'a')", "DELETE FROM plans", "CREATE TABLE t (x integer)"] {
+    for sql in ["INSERT INTO plans (id, name) VALUES (1, 'a')", "DELETE FROM plans"] {
         let mut open = db.transaction(Access::Read).await;
         let error = open.execute(&Statement::new(sql, vec![])).await.unwrap_err();
         assert_eq!(sqlstate(&error), "25006", "{sql}: {error}");

@@ -129,17 +129,33 @@ pub(crate) async fn a_text_with_a_zero_byte_is_refused(world: World) {
 
 /// Nothing is ever silently changed to fit.
 pub(crate) async fn a_value_that_does_not_fit_its_column_is_refused(world: World) {
-    let db = world.shard_with(vec![matrix()]).await;
-    for (ty, value) in [
+    let refused = [
         (DataType::Int2, Value::Int(32_768)),
         (DataType::Int4, Value::Int(-2_147_483_649)),
         (DataType::Int8, Value::text("x")),
         (DataType::Bool, Value::text("maybe")),
         (DataType::Uuid, Value::Bytes(vec![1; 15])),
         (DataType::Time, Value::Time(86_400_000_001)),
+    ];
+    check_refused(&world.shard_with(vec![matrix()]).await, &refused).await;
+}
+
+/// I-10: a row that one engine keeps and the other refuses could never move.
+pub(crate) async fn what_the_other_engine_could_not_keep_is_refused(world: World) {
+    let refused = [
         (DataType::Json, Value::Json("{".into())),
-    ] {
-        let sql = format!("INSERT INTO matrix (id, {}) VALUES (1, $1)", column(ty));
+        (DataType::Json, Value::Json(String::new())),
+        (DataType::Date, Value::Date(random::DATES.1 + 1)),
+        (DataType::Date, Value::Date(random::DATES.0 - 1)),
+        (DataType::Timestamp, Value::Timestamp(random::TIMESTAMPS.1 + 1)),
+        (DataType::TimestampTz, Value::TimestampTz(random::TIMESTAMPS.0 - 1)),
+    ];
+    check_refused(&world.shard_with(vec![matrix()]).await, &refused).await;
+}
+
+async fn check_refused(db: &Db, refused: &[(DataType, Value)]) {
+    for (ty, value) in refused {
+        let sql = format!("INSERT INTO matrix (id, {}) VALUES (1, $1)", column(*ty));
         let error = db.run(&sql, vec![value.clone()]).await.expect_err(&format!("{value:?} in {ty:?}"));
         assert!(is_refusal(&error), "{value:?} in {ty:?}: {error:?}");
     }

@@ -140,17 +140,17 @@ async fn writes(root: &Path, env: &Arc<dyn Env>) {
 }
 
 fn raw_writes(connection: &mut rusqlite::Connection, next: &AtomicU64, batch: u64, until: Instant) -> u64 {
+    let mut begin = connection.prepare("BEGIN IMMEDIATE").expect("prepare");
+    let mut insert = connection.prepare(RAW_INSERT).expect("prepare");
+    let mut commit = connection.prepare("COMMIT").expect("prepare");
     let mut rows = 0;
     while Instant::now() < until {
-        let transaction = connection.transaction().expect("begin");
-        {
-            let mut insert = transaction.prepare_cached(RAW_INSERT).expect("prepare");
-            for _ in 0..batch {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                insert.execute(rusqlite::params![id(n), "customer-17", n as i64, NOTE]).expect("insert");
-            }
+        begin.execute([]).expect("begin");
+        for _ in 0..batch {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            insert.execute(rusqlite::params![id(n), "customer-17", n as i64, NOTE]).expect("insert");
         }
-        transaction.commit().expect("commit");
+        commit.execute([]).expect("commit");
         rows += batch;
     }
     rows
@@ -232,9 +232,9 @@ fn raw_reads(path: &Path) -> f64 {
             let connection = raw(&path);
             // As large a cache as ours has.
             connection.pragma_update(None, "cache_size", -(8 << 10)).expect("cache");
+            let mut select = connection.prepare(RAW_SELECT).expect("prepare");
             let mut rows = 0u64;
             while Instant::now() < until {
-                let mut select = connection.prepare_cached(RAW_SELECT).expect("prepare");
                 let row = select.query_row([id(scattered(rows + thread * 7_919))], |row| {
                     Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?, row.get::<_, String>(3)?))
                 });

@@ -2,7 +2,9 @@
 //!
 //! The hash is FNV-1a, 32 bits, over the UTF-16 code units of the key, each unit taken whole:
 //!
-//!     key ──(`key:salt` when the group has a salt)──► fnv1a32 ──► % buckets ──► BucketId
+//! ```text
+//! key ──(`key:salt` when the group has a salt)──► fnv1a32 ──► % buckets ──► BucketId
+//! ```
 //!
 //! Invariants:
 //!   * The result depends on the text alone, so every process that knows a group's count and salt agrees.
@@ -91,6 +93,7 @@ pub mod legacy {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

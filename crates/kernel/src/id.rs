@@ -1,8 +1,10 @@
 //! Ids that say where their record is, and the names of the places they lead to.
 //!
-//!     g{generation}:{region}:{shard}:{type}_{uuid}     a resource id; `shard` is a bucket
-//!     {tenant}:{region}:{type}:{shard}                 an instance name of generation 1
-//!     {tenant}:{region}:{type}:{shard}:g{generation}   an instance name of any other generation
+//! ```text
+//! g{generation}:{region}:{shard}:{type}_{uuid}     a resource id; `shard` is a bucket
+//! {tenant}:{region}:{type}:{shard}                 an instance name of generation 1
+//! {tenant}:{region}:{type}:{shard}:g{generation}   an instance name of any other generation
+//! ```
 //!
 //! Parsing here is about form; whether the generation, region, bucket and type exist is asked of
 //! [`Placement::check_id`](crate::placement::Placement::check_id). An id is a route and never authority.
@@ -462,6 +464,7 @@ fn number(field: IdField, digits: &str) -> Result<u32, IdError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -1,1 +1,66 @@
-fn main() {}
+//! The `isles` binary.
+//!
+//! Parses the arguments, then one match on the mode; each mode is a module of [`cli`]. What a mode finds goes to
+//! standard output. Why it could not goes to standard error, as text or with `--json` as JSON.
+//!
+//! Exit codes: 0 done, 1 the thing that was checked is wrong, 2 the command could not be carried out.
+
+mod cli;
+
+use clap::Parser;
+use cli::output::{Failure, Format};
+use std::process::ExitCode;
+
+/// A sharded SQL database.
+#[derive(Parser)]
+#[command(name = "isles", version, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(clap::Subcommand)]
+enum Mode {
+    /// Make and read self-routing ids
+    #[command(subcommand)]
+    Id(cli::id::IdMode),
+    /// Check and explain placement configurations
+    #[command(subcommand)]
+    Placement(cli::placement::PlacementMode),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(fault) => return usage(&fault),
+    };
+    let (format, done) = match arguments.mode {
+        Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
+        Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
+    };
+    match done {
+        Ok(outcome) => outcome.exit_code(),
+        Err(failure) => failure.report(format),
+    }
+}
+
+/// Help and the version are not errors. Anything else is, and is JSON if JSON was asked for, which is only known
+/// by looking: the arguments did not parse.
+fn usage(fault: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    match fault.use_stderr() && json {
+        true => Failure::usage(first_paragraph(fault)).report(Format::Json),
+        false => {
+            // Nothing is left to do when standard error is closed.
+            let _ = fault.print();
+            ExitCode::from(u8::try_from(fault.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+/// What is wrong, without the usage text that follows it.
+fn first_paragraph(fault: &clap::Error) -> String {
+    let text = fault.to_string();
+    let paragraph = text.split("\n\n").next().unwrap_or_default();
+    paragraph.trim_start_matches("error: ").to_owned()
+}

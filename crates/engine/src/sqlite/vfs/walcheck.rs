@@ -31,14 +31,16 @@
 //! If k itself is the commit frame, its mark (the database size in its header) may be the damaged place or, in a
 //! torn frame, a leftover. It is believed only if the rest of the chain vouches for it: if frame k+1 continues the
 //! checksum computed from k, the contents of k are genuine; if it continues the checksum stored in k, that checksum
-//! is genuine, and then the contents are, too, after the one word that makes them match it has been put right (the
-//! checksum is linear, so that word can be computed), or the mark is genuine because it shares a sector with the
-//! checksum.
+//! is genuine, and so is the mark if a single damaged word elsewhere explains the mismatch (the checksum is linear,
+//! so that such a word can be computed) or if the mark shares a sector with that checksum. If the mark is the word
+//! that explains it, what it was can be computed, too.
 //!
 //! The header is synced before the first frame is written, so a broken header with a frame linked to it is corrupt.
 //!
 //! The limit: damage in the last transaction of the log, committed or not, looks like a torn write and is accepted
-//! as one. The same holds where several frames around the end of the last but one transaction are damaged at once.
+//! as one, unless the damage itself betrays that it was none. The same holds where the end of the last but one
+//! transaction is damaged in several frames at once, or in a commit mark that has become zero by a change that could
+//! as well be in another word (databases below 256 pages).
 
 use super::base::{BaseFile, BaseVfs};
 use super::{Code, Filename, RegisterError};
@@ -454,37 +456,57 @@ impl Broken<'_> {
         was_commit && !repeats_before && !repeated_by_next
     }
 
+    /// Whether the frame was a commit, given that its stored checksum is genuine.
     fn was_commit_by_stored_sum(&self, format: Format) -> bool {
-        match self.damaged_word(format) {
-            Some((COMMIT_WORD, correction)) => {
-                let found = [self.frame.bytes[4], self.frame.bytes[5], self.frame.bytes[6], self.frame.bytes[7]];
-                format.order.word(found).wrapping_add(correction) != 0
-            }
-            Some(_) => self.frame.is_commit(),
-            None => format.header_is_atomic(self.number) && self.frame.is_commit(),
+        let marked = self.frame.is_commit();
+        let suspects = self.suspects(format);
+        match (suspects.mark, suspects.another_word) {
+            (Some(mark), false) => mark != 0,
+            // A change of high bits only may look the same in several words. Then a crash, to which the mark and the
+            // checksum of one sector are one, decides; across two sectors either reading must hold.
+            (Some(_), true) if format.header_is_atomic(self.number) => marked,
+            (Some(mark), true) => marked && mark != 0,
+            (None, true) => marked,
+            (None, false) => marked && format.header_is_atomic(self.number),
         }
     }
 
-    /// The one word of the frame's contents that keeps it from its stored checksum, and what must be added to it.
+    /// The words that alone could keep the frame's contents from its stored checksum.
     ///
     /// Each word enters the checksum as `t[i] = t[i-2] + t[i-1] + word[i]`, and the checksum is the last two `t`. A
     /// change of one word thus arrives there multiplied by two neighbouring Fibonacci numbers, which are known from
     /// its distance to the end. At least one of them is odd and can be divided by; the other one is the proof.
-    fn damaged_word(&self, format: Format) -> Option<(usize, u32)> {
+    fn suspects(&self, format: Format) -> Suspects {
         let (found, wanted) = (self.frame.sum_after(format, self.sum), self.frame.stored_sum());
         let (first, second) = (wanted.0.wrapping_sub(found.0), wanted.1.wrapping_sub(found.1));
         let (mut low, mut high) = (0_u32, 1_u32);
-        let words = (8 + format.page_bytes) / 4;
-        for word in (0..words).rev() {
+        let mut suspects = Suspects { mark: None, another_word: false };
+        for word in (0..(8 + format.page_bytes) / 4).rev() {
             let correction =
                 if high & 1 == 1 { second.wrapping_mul(inverse(high)) } else { first.wrapping_mul(inverse(low)) };
-            if correction.wrapping_mul(low) == first && correction.wrapping_mul(high) == second {
-                return Some((word, correction));
+            let explains = correction.wrapping_mul(low) == first && correction.wrapping_mul(high) == second;
+            match word {
+                COMMIT_WORD if explains => suspects.mark = Some(self.mark(format).wrapping_add(correction)),
+                _ => suspects.another_word |= explains,
             }
             (low, high) = (high, low.wrapping_add(high));
         }
-        None
+        suspects
     }
+
+    /// The commit mark as the checksum sees it.
+    fn mark(&self, format: Format) -> u32 {
+        let bytes = &self.frame.bytes;
+        format.order.word([bytes[4], bytes[5], bytes[6], bytes[7]])
+    }
+}
+
+/// Which single words would explain a broken frame.
+struct Suspects {
+    /// What the commit mark has been, if it alone is damaged.
+    mark: Option<u32>,
+    /// Whether any other word alone may be damaged.
+    another_word: bool,
 }
 
 /// Which word of a frame's contents is the database size that marks a commit.

@@ -1,0 +1,8 @@
+//! The modes of the binary, one module each, over what they share.
+
+pub(crate) mod output;
+
+pub(crate) mod files;
+
+pub(crate) mod id;
+pub(crate) mod placement;

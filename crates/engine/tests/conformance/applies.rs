@@ -1,15 +1,15 @@
 //! Apply: rows of another shard, in any order and any number of times.
 
 use crate::changelog::audit_trigger;
-use crate::copying::{EPOCH, batch, scrambled, version};
+use crate::copying::{EPOCH, batch, check_equal, scrambled, tailed, version};
 use crate::fixtures::World;
 use crate::given::*;
 use crate::random;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{Applied, Batch, Incoming, MAX_APPLY_ROWS, RowVersion, StoredRow, StreamState};
 use isles_kernel::names::{RoutingVersion, Seq};
-use isles_kernel::schema::{OnChange, Unit};
-use isles_kernel::value::Value;
+use isles_kernel::schema::{OnChange, TableKind, Unit};
+use isles_kernel::value::{DataType, Value};
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -231,6 +231,25 @@ pub(crate) async fn a_forgotten_stream_leaves_its_rows_and_nothing_else(world: W
     assert_eq!(db.apply(batch(&stream("new"), rows)).await.unwrap(), applied(2, 0, 0));
     let rows = vec![put(3, "b", 3), put(4, "b", 3)];
     assert_eq!(db.apply(batch(&other, rows)).await.unwrap(), applied(0, 0, 2), "the other stream's versions remain");
+}
+
+/// B2: two keys that a database takes for one are one row, with one version.
+pub(crate) async fn keys_equal_by_value_are_one_row(world: World) {
+    let keyed = |name: &str, ty| table(name, TableKind::Global, &[("k", ty), ("n", INT8)], &["k"]);
+    let tables = vec![keyed("prices", DataType::Numeric), keyed("zeros", DataType::Float8)];
+    let (source, target) = (world.shard_with(tables.clone()).await, world.shard_with(tables).await);
+    let start = source.listen().await;
+    for (table, one, other) in
+        [("prices", numeric("1.0"), numeric("1.00")), ("zeros", Value::Float(0.0), Value::Float(-0.0))]
+    {
+        source.must(&format!("INSERT INTO {table} (k, n) VALUES ($1, 1)"), vec![one]).await;
+        assert_eq!(source.must(&format!("UPDATE {table} SET k = $1, n = 2"), vec![other]).await, 1);
+    }
+    for change in source.log_after(start).await.iter().rev() {
+        target.apply(batch(&stream("move"), vec![tailed(change)])).await.unwrap();
+    }
+    check_equal(&source, &target, "prices").await;
+    check_equal(&source, &target, "zeros").await;
 }
 
 /// I-34: two appliers of one stream, as after a takeover, do no harm.

@@ -62,6 +62,16 @@ pub(crate) async fn tenants_import_beside_each_other(world: World) {
     assert_eq!(names, [values!["", None::<&str>], values!["acme", "acme"], values!["beta", "beta"]]);
 }
 
+/// Tenants are ordered by their bytes, on both engines.
+pub(crate) async fn tenants_of_any_name_keep_their_order(world: World) {
+    let db = world.shard().await;
+    let names = ["A", "Z", "a", "a b", "a'b\"c", "z", "é", "日本", "😀"];
+    let row = |name: &&str| StoredRow { unit: Unit::Tenant(tenant(name)), values: values![1, *name] };
+    let page: Vec<StoredRow> = names.iter().map(row).collect();
+    db.import("notes", page.iter().rev().cloned().collect(), ImportMode::Insert).await.unwrap();
+    assert_eq!(db.rows("notes").await, page);
+}
+
 pub(crate) async fn a_row_that_does_not_fit_its_table_is_refused(world: World) {
     let db = world.shard().await;
     let short = StoredRow { unit: bucket(1), values: values![1, "a"] };

@@ -208,6 +208,7 @@ on_both_engines! {
         applied_rows_set_off_no_cascade_and_no_trigger,
         a_batch_is_bounded,
         a_forgotten_stream_leaves_its_rows_and_nothing_else,
+        keys_equal_by_value_are_one_row,
         two_appliers_of_one_stream_do_no_harm,
     }
     imports {
@@ -216,6 +217,7 @@ on_both_engines! {
         an_insert_refuses_the_page_when_a_key_is_there,
         an_import_never_replaces_a_row_of_another_unit,
         tenants_import_beside_each_other,
+        tenants_of_any_name_keep_their_order,
         a_row_that_does_not_fit_its_table_is_refused,
     }
     digests {

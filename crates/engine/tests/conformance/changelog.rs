@@ -1,6 +1,6 @@
 //! The change log: exactly the committed changes, each with its row before and after.
 
-use crate::fixtures::{Options, World};
+use crate::fixtures::{LogSize, Options, World};
 use crate::given::*;
 use crate::random;
 use crate::seen::{self, Model, check_log, check_log_unordered};
@@ -448,7 +448,7 @@ pub(crate) async fn the_log_is_trimmed_behind_the_slowest_reader(world: World) {
 /// H17: a reader that is gone must not fill the disk, and must be told what it lost.
 pub(crate) async fn a_log_at_its_cap_drops_the_slowest_reader(world: World) {
     let fixture = world.fixture().await;
-    let options = Options { log_bytes: Some(200_000) };
+    let options = Options { log: LogSize::Small };
     let db = Db::new(fixture.open(&options).await).set_up(vec![users()]).await;
     let (slow, fast) = (stream("slow"), stream("fast"));
     let start = db.add_consumer(&slow).await.unwrap();

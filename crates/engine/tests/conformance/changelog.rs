@@ -388,6 +388,20 @@ pub(crate) async fn a_reader_does_not_pass_a_transaction_that_is_still_open(worl
     assert_eq!(ids, [1, 2]);
 }
 
+/// I-46: shards share a server, and one's long transaction is no other's business.
+pub(crate) async fn a_transaction_of_another_shard_does_not_hold_up_the_log(world: World) {
+    let (db, other) = (world.shard().await, world.shard().await);
+    let start = db.listen().await;
+    let mut long = other.transaction(Access::Write).await;
+    long.execute(&insert_user(1, "long", 0)).await.unwrap();
+    let mut gone = db.transaction(Access::Write).await;
+    gone.execute(&insert_user(1, "gone", 0)).await.unwrap();
+    gone.rollback().await.unwrap();
+    db.put_user(2, "kept", 0).await;
+    check_log(&db, start, &["users 2 + (2 'kept' 0)"]).await;
+    long.rollback().await.unwrap();
+}
+
 /// B9: a reader knows by which schema to read a change.
 pub(crate) async fn a_change_names_the_schema_it_was_made_under(world: World) {
     let db = world.shard().await;

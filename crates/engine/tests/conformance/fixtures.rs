@@ -30,7 +30,7 @@ pub(crate) struct Options {
 pub(crate) enum LogSize {
     #[default]
     Usual,
-    /// About twenty changes of 10 kB: one engine counts bytes, the other changes.
+    /// Some twenty changes of 10 kB: one engine counts bytes, the other changes.
     Small,
 }
 
@@ -75,7 +75,7 @@ impl Fixture for PostgresFixture {
     async fn open(&self, options: &Options) -> Arc<dyn Shard> {
         let mut chosen = PostgresOptions::default();
         if options.log == LogSize::Small {
-            chosen.max_log_records = 20;
+            chosen.max_log_records = 25;
         }
         let env = Arc::new(TokioEnv::current());
         Arc::new(PostgresShard::open(shard_id(), &self.url, env, chosen).await.expect("a PostgreSQL shard"))

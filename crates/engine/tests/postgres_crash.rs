@@ -90,7 +90,9 @@ async fn logged(shard: &PostgresShard, at: &mut Seq, into: &mut BTreeSet<i64>, e
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
-    let server = PgServer::start(PgOptions::default());
+    // Recovery syncs every file of a new cluster by default; one call for the whole file system is as safe.
+    let settings = vec!["recovery_init_sync_method=syncfs".into()];
+    let server = PgServer::start(PgOptions { settings, ..PgOptions::default() });
     let url = server.create_database();
     let id = ShardId::new("s1").expect("valid");
     let env = Arc::new(TokioEnv::current());

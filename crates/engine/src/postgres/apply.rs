@@ -102,7 +102,7 @@ async fn begin_foreign(conn: &Conn) -> Result<()> {
 
 /// Batches of one stream take turns, and move its position, which never falls.
 async fn lock_stream(conn: &Conn, batch: &Batch) -> Result<()> {
-    let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2, 0), $3) \
+    let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2::bigint, 0), $3) \
                 ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
                 cursor = coalesce(excluded.cursor, s.cursor)";
     let position = match batch.position {

@@ -118,17 +118,22 @@ fn literal(value: &Value, ty: DataType) -> String {
         Value::Date(i32::MIN) | Value::Timestamp(i64::MIN) | Value::TimestampTz(i64::MIN) => "-infinity".into(),
         Value::Date(days) => return format!("('2000-01-01'::date + {days})"),
         Value::Time(86_400_000_000) => "24:00:00".into(),
-        Value::Time(micros) => return format!("('00:00'::time + {})", interval(*micros)),
-        Value::Timestamp(micros) => return format!("('2000-01-01'::timestamp + {})", interval(*micros)),
-        Value::TimestampTz(micros) => return format!("('2000-01-01 00:00+00'::timestamptz + {})", interval(*micros)),
+        Value::Time(micros) => return time_of(*micros),
+        Value::Timestamp(micros) => return moment(*micros),
+        Value::TimestampTz(micros) => return format!("({} AT TIME ZONE 'UTC')", moment(*micros)),
     };
     format!("'{}'::{}", text.replace('\'', "''"), type_of(ty).name())
 }
 
-/// Days have 24 hours here only in UTC, so all is said in seconds and microseconds, both of which are exact.
-fn interval(micros: i64) -> String {
-    let (seconds, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
-    format!("(interval '1 second' * {seconds} + interval '1 microsecond' * {rest})")
+/// A time of day. An interval is multiplied as a float, which is exact for so few microseconds.
+fn time_of(micros: i64) -> String {
+    format!("('00:00'::time + interval '1 microsecond' * {micros})")
+}
+
+/// A timestamp as a date and a time of day, both of which are exact.
+fn moment(micros: i64) -> String {
+    const DAY: i64 = 86_400_000_000;
+    format!("(('2000-01-01'::date + {}) + {})", micros.div_euclid(DAY), time_of(micros.rem_euclid(DAY)))
 }
 
 fn hex(bytes: &[u8]) -> String {

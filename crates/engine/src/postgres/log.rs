@@ -302,7 +302,7 @@ pub(super) async fn add_consumer(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks
         return Ok(Seq(row.get::<_, i64>(0) as u64));
     }
     // Registered first: from here on new tables are captured, and nothing is trimmed that it has not passed.
-    let insert = "INSERT INTO _isles.consumer (stream, position) SELECT $1, trimmed FROM _isles.meta";
+    let insert = "INSERT INTO _isles.consumer (stream, position) SELECT $1::text, trimmed FROM _isles.meta";
     write(conn, insert, &[&stream.as_str()]).await?;
     switch_all(conn, env, Capture::On).await?;
     let present = complete(conn, marks).await?;
@@ -428,14 +428,14 @@ pub(super) async fn trim(conn: &Conn) -> Result<()> {
 /// Drops the slowest readers while the log is longer than `limit` positions.
 pub(super) async fn enforce_limit(conn: &Conn, env: &dyn Env, limit: u64) -> Result<()> {
     let text = "SELECT coalesce((SELECT max(seq) FROM _isles.log), 0) - least((SELECT min(seq) - 1 FROM _isles.log), \
-                (SELECT min(position) FROM _isles.consumer)) > $1 FROM _isles.meta";
+                (SELECT min(position) FROM _isles.consumer)) > $1::bigint FROM _isles.meta";
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let row = conn.query_one(text, &[&limit]).await.map_err(fault::before_commit)?;
     if row.get::<_, Option<bool>>(0) != Some(true) {
         return Ok(());
     }
     take_turn(conn).await?;
-    let drop = "DELETE FROM _isles.consumer WHERE position < (SELECT max(seq) FROM _isles.log) - $1";
+    let drop = "DELETE FROM _isles.consumer WHERE position < (SELECT max(seq) FROM _isles.log) - $1::bigint";
     write(conn, drop, &[&limit]).await?;
     settle(conn, env).await
 }

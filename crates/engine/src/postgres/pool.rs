@@ -161,6 +161,13 @@ impl Conn {
         object.prepare_cached(sql).await.map_err(fault::before_commit)
     }
 
+    /// Forgets a prepared statement: the schema has changed under it.
+    pub(super) fn forget(&self, sql: &str) {
+        if let Some(object) = &self.object {
+            object.statement_cache.remove(sql, &[]);
+        }
+    }
+
     /// Prepares a statement for one use: what it means depends on the transaction.
     pub(super) async fn prepare_once(&self, sql: &str) -> Result<Statement> {
         Client::prepare(self, sql).await.map_err(fault::before_commit)

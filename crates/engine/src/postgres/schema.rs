@@ -90,12 +90,16 @@ async fn run(conn: &Conn, from: &Schema, changes: &[SchemaChange], capture: Capt
 
 async fn store(conn: &Conn, schema: &Schema) -> Result<()> {
     let body = serde_json::to_string(schema).map_err(|error| ShardError::invalid(error.to_string()))?;
+    // JSON has no NaN and no infinite floats; a default that would be lost is refused now rather than missed later.
+    if parse(&body).ok().as_ref() != Some(schema) {
+        return Err(ShardError::invalid("a default of the schema cannot be stored"));
+    }
     let insert = "INSERT INTO _isles.schema (version, after_seq, body) \
-                  SELECT $1, CASE WHEN is_called THEN last_value ELSE 0 END, $2 FROM _isles.log_seq";
+                  SELECT $1::bigint, CASE WHEN is_called THEN last_value ELSE 0 END, $2::text FROM _isles.log_seq";
     conn.execute(insert, &[&(schema.version.0 as i64), &body]).await.map_err(fault::before_commit)?;
     // What no record needs goes, but for the version before this one, which says whether a change was made already.
     let prune = "DELETE FROM _isles.schema AS old USING _isles.schema AS next, _isles.meta AS meta \
-                 WHERE next.version = old.version + 1 AND next.after_seq <= meta.trimmed AND old.version < $1 - 1";
+                 WHERE next.version = old.version + 1 AND next.after_seq <= meta.trimmed AND old.version < $1::bigint - 1";
     conn.execute(prune, &[&(schema.version.0 as i64)]).await.map_err(fault::before_commit)?;
     Ok(())
 }

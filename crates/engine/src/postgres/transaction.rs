@@ -208,14 +208,23 @@ async fn prepare_all(conn: &Conn, request: &Request) -> Result<Vec<Prepared>> {
 }
 
 async fn prepare(conn: &Conn, statement: &Statement) -> Result<Prepared> {
-    let known = conn.prepare(&statement.sql).await?;
-    let params = params(&known, statement)?;
-    let columns = known.columns().len();
-    if !statement.columns.is_empty() && columns != statement.columns.len() {
-        let message = format!("the statement has {columns} columns, {} are expected", statement.columns.len());
+    let mut known = conn.prepare(&statement.sql).await?;
+    if !has_columns(&known, statement) {
+        // It may have been prepared before the schema changed.
+        conn.forget(&statement.sql);
+        known = conn.prepare(&statement.sql).await?;
+    }
+    if !has_columns(&known, statement) {
+        let message =
+            format!("the statement has {} columns, {} are expected", known.columns().len(), statement.columns.len());
         return Err(ShardError::statement("42804", message));
     }
+    let params = params(&known, statement)?;
     Ok(Prepared { statement: known, params })
+}
+
+fn has_columns(known: &tokio_postgres::Statement, statement: &Statement) -> bool {
+    statement.columns.is_empty() || known.columns().len() == statement.columns.len()
 }
 
 fn params(known: &tokio_postgres::Statement, statement: &Statement) -> Result<Vec<Param>> {
@@ -388,7 +397,13 @@ async fn within<T>(
 
 async fn run(conn: &Conn, statement: &Statement, access: Access, limits: &Limits) -> Result<Outcome> {
     let prepared = prepare(conn, statement).await?;
-    run_one(conn, statement, &prepared, access, &Budget::new(limits)).await
+    match run_one(conn, statement, &prepared, access, &Budget::new(limits)).await {
+        Err(error) if fault::is_stale_statement(&error) => {
+            conn.forget(&statement.sql);
+            Err(ShardError::Conflict("the schema has changed".into()))
+        }
+        result => result,
+    }
 }
 
 async fn plain(conn: &Conn, sql: &str) -> Result<()> {

@@ -244,7 +244,7 @@ pub(crate) async fn the_log_is_the_same_in_pages_of_any_size(world: World) {
     assert_eq!(db.seq().await.unwrap(), whole[13].seq.max(db.seq().await.unwrap()));
 }
 
-/// pgdog #866: a delete took its parameters from the leading columns, which were not the key.
+/// I-29: a delete once took its parameters from the leading columns, which were not the key.
 pub(crate) async fn a_composite_key_behind_other_columns_is_found(world: World) {
     let columns = [("body", TEXT), ("b", TEXT), ("n", INT8), ("a", INT8)];
     let odd = table("odd", TableKind::Global, &columns, &["a", "b"]);
@@ -402,7 +402,7 @@ pub(crate) async fn a_transaction_of_another_shard_does_not_hold_up_the_log(worl
     long.rollback().await.unwrap();
 }
 
-/// B9: a reader knows by which schema to read a change.
+/// A reader knows by which schema to read a change.
 pub(crate) async fn a_change_names_the_schema_it_was_made_under(world: World) {
     let db = world.shard().await;
     let start = db.listen().await;
@@ -462,7 +462,7 @@ pub(crate) async fn the_log_is_trimmed_behind_the_slowest_reader(world: World) {
 /// Writes within which a log that is too long must have been noticed.
 const NOTICED_WITHIN: i64 = 3_000;
 
-/// H17: a reader that is gone must not fill the disk, and must be told what it lost.
+/// A reader that is gone must not fill the disk, and must be told what it lost.
 pub(crate) async fn a_log_at_its_cap_drops_the_slowest_reader(world: World) {
     let fixture = world.fixture().await;
     let options = Options { log: LogSize::Small };

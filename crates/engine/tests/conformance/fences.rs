@@ -279,7 +279,7 @@ async fn race(db: &Db, version: u64) {
     db.set_fences(vec![fence_buckets(3, 3, version + 2, FenceMode::Open)], FENCE_TIME).await.unwrap();
 }
 
-/// I-10, B5: a cutover drains the log up to this position, so whatever is beyond it would be lost.
+/// I-10: a cutover drains the log up to this position, so whatever is beyond it would be lost.
 pub(crate) async fn the_position_behind_a_closed_fence_covers_every_acknowledged_write(world: World) {
     let db = world.shard().await;
     let start = db.listen().await;

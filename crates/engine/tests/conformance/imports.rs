@@ -36,7 +36,6 @@ pub(crate) async fn an_insert_refuses_the_page_when_a_key_is_there(world: World)
     check_log(&db, start, &[]).await;
 }
 
-/// H8
 pub(crate) async fn an_import_never_replaces_a_row_of_another_unit(world: World) {
     let db = world.shard().await;
     db.put_user(1, "mine", 0).await;

@@ -19,6 +19,12 @@
 //! When the last one is switched, whoever is still running has had all its changes captured, and the position taken
 //! then is a complete one.
 //!
+//! Triggers fire at the end of their statement, row by row, and a trigger of a client or of a foreign key may change a
+//! row whose own first change is still to be logged: `UPDATE tree SET id = id + 1`, where a cascade sets the parent of
+//! a row that the statement has moved already. So once a transaction has had a change within a trigger, each of its
+//! entries says what the row is *now*, and not what it was when the event was queued. Then the last entry of a key,
+//! which is written after the last change, has the key's last state.
+//!
 //! Rows of a log are images in PostgreSQL's binary form, which no session setting changes but the client's encoding,
 //! and that the trigger's function pins.
 //!

@@ -159,21 +159,55 @@ BEGIN
     RETURN current_setting('isles.applying') = (SELECT secret FROM _isles.meta);
 END $$;
 
+CREATE OR REPLACE FUNCTION _isles.row_now(tab text, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+DECLARE
+    image bytea;
+BEGIN
+    EXECUTE format('SELECT pg_catalog.record_send(t) FROM public.%I AS t WHERE %s', tab, condition) INTO image USING wanted;
+    RETURN image;
+END $$;
+
 CREATE OR REPLACE FUNCTION _isles.capture() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog SET client_encoding = 'UTF8' AS $$
+DECLARE
+    old_row bytea;
+    new_row bytea;
 BEGIN
     IF coalesce(current_setting('isles.applying', true), '') <> '' AND _isles.foreign_rows() THEN
         RETURN NULL;
     END IF;
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, record_send(NEW));
-    ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, record_send(OLD));
-    ELSIF TG_ARGV[0] = 'rekey' THEN
-        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, record_send(OLD));
-        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, record_send(NEW));
-    ELSE
-        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, record_send(OLD), record_send(NEW));
+    IF TG_OP <> 'INSERT' THEN
+        old_row := record_send(OLD);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        new_row := record_send(NEW);
+    END IF;
+    IF pg_trigger_depth() > 1 OR current_setting('isles.nested', true) = 'on' THEN
+        PERFORM set_config('isles.nested', 'on', true);
+        IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+            new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            IF new_row IS NULL THEN
+                RETURN NULL;
+            END IF;
+        ELSE
+            IF TG_OP <> 'INSERT' AND _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(OLD)) IS NOT NULL THEN
+                old_row := NULL;
+            END IF;
+            IF TG_OP <> 'DELETE' THEN
+                new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            END IF;
+        END IF;
+    END IF;
+    IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, old_row, new_row);
+        RETURN NULL;
+    END IF;
+    IF old_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, old_row);
+    END IF;
+    IF new_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, new_row);
     END IF;
     RETURN NULL;
 END $$;

@@ -39,23 +39,26 @@ pub(super) async fn prepare(conn: &Conn) -> Result<()> {
     }
     let begin = format!("BEGIN READ WRITE; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {SETUP_SLOT})");
     conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
-    check_format(conn).await?;
-    conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+    // What is there is left alone: making it again would wait for those who use it.
+    if stored_format(conn).await? < FORMAT {
+        conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+    }
     conn.batch_execute("COMMIT").await.map_err(fault::during_commit)
 }
 
-async fn check_format(conn: &Conn) -> Result<()> {
-    let there =
-        conn.query_one("SELECT to_regclass('_isles.meta') IS NOT NULL", &[]).await.map_err(fault::before_commit)?;
+/// The format of what is there; zero if nothing is.
+async fn stored_format(conn: &Conn) -> Result<i32> {
+    let there = "SELECT to_regclass('_isles.meta') IS NOT NULL";
+    let there = conn.query_one(there, &[]).await.map_err(fault::before_commit)?;
     if !there.get::<_, bool>(0) {
-        return Ok(());
+        return Ok(0);
     }
     let row = conn.query_one("SELECT format FROM _isles.meta", &[]).await.map_err(fault::before_commit)?;
     match row.get::<_, i32>(0) {
         newer if newer > FORMAT => Err(ShardError::invalid(format!(
             "the shard has format {newer}, and this version of Isles knows up to {FORMAT}"
         ))),
-        _ => Ok(()),
+        known => Ok(known),
     }
 }
 
@@ -99,7 +102,7 @@ CREATE TABLE IF NOT EXISTS _isles.log (
     before bytea,
     after bytea
 );
-CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint);
 CREATE TABLE IF NOT EXISTS _isles.stream (
     stream text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL DEFAULT 0,

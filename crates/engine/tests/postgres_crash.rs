@@ -53,9 +53,9 @@ async fn write_until(shard: Arc<PostgresShard>, next: Arc<AtomicI64>, stop: Arc<
     while !stop.load(Ordering::SeqCst) {
         let id = next.fetch_add(2, Ordering::SeqCst);
         match shard.execute(pair(id)).await {
-            Ok(_) => drop(written.acknowledged.extend([id, id + 1])),
+            Ok(_) => written.acknowledged.extend([id, id + 1]),
             Err(error) if error.nothing_happened() => tokio::time::sleep(Duration::from_millis(2)).await,
-            Err(_) => drop(written.unclear.extend([id, id + 1])),
+            Err(_) => written.unclear.extend([id, id + 1]),
         }
     }
     written

@@ -1179,3 +1179,80 @@ async fn old_records_are_read_with_the_schema_of_their_time() {
 }
 
 fn drop_shard(_: PostgresShard) {}
+
+/// What a consumer has that applies the changes of the global table `tree` in order.
+fn replay(log: &[Change]) -> BTreeMap<i64, Vec<Value>> {
+    let mut rows = BTreeMap::new();
+    for change in log {
+        match &change.after {
+            Some(row) => rows.insert(int(&change.key[0]), row.clone()),
+            None => rows.remove(&int(&change.key[0])),
+        };
+    }
+    rows
+}
+
+/// I-29: a trigger or cascade changes rows whose own change, in the same statement, has not been logged yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_statement() {
+    let (shard, _) = new_shard().await;
+    let tree = Table {
+        name: "tree".into(),
+        kind: TableKind::Global,
+        columns: vec![
+            Column::new("i'd", DataType::Int8).not_null(),
+            Column::new("parent", DataType::Int8),
+            Column::new("times", DataType::Int4),
+        ],
+        primary_key: vec!["i'd".into()],
+        keys: vec![],
+        foreign_keys: vec![ForeignKey {
+            name: "up".into(),
+            columns: vec!["parent".into()],
+            table: "tree".into(),
+            references: vec!["i'd".into()],
+            on_delete: OnChange::Cascade,
+            on_update: OnChange::Cascade,
+        }],
+    };
+    let body = "BEGIN UPDATE tree SET times = times + 1 WHERE \"i'd\" <> NEW.\"i'd\" AND times < 3; \
+                DELETE FROM tree WHERE \"i'd\" = NEW.\"i'd\" - 1000; RETURN NULL; END";
+    let object = Object {
+        name: "count".into(),
+        kind: ObjectKind::Trigger,
+        sqlite: String::new(),
+        postgres: format!(
+            "CREATE FUNCTION count_tree() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$; \
+             CREATE TRIGGER count_tree AFTER INSERT ON tree FOR EACH ROW EXECUTE FUNCTION count_tree()"
+        ),
+        postgres_drop: "DROP FUNCTION count_tree() CASCADE".into(),
+    };
+    let changes = vec![SchemaChange::CreateTable(tree), SchemaChange::CreateObject(object)];
+    shard.apply_schema(SchemaVersion(1), changes).await.expect("the table is made");
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    let statements = [
+        "INSERT INTO tree VALUES (1, NULL, 0), (2, 1, 0), (3, 2, 0), (4, 3, 0), (5, 1, 0)",
+        "UPDATE tree SET \"i'd\" = \"i'd\" + 100",
+        "INSERT INTO tree VALUES (1, NULL, 0), (1001, NULL, 0), (2, NULL, 0)",
+        "WITH gone AS (DELETE FROM tree WHERE \"i'd\" = 102 RETURNING *) INSERT INTO tree SELECT 7, NULL, 0 FROM gone",
+        "UPDATE tree SET times = 9",
+        "INSERT INTO tree VALUES (1002, NULL, 0) ON CONFLICT DO NOTHING",
+    ];
+    for text in statements {
+        let claim = Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] };
+        let request = Request::write(claim, vec![sql(text, vec![])]);
+        shard.execute(request).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+        let mut snapshot = shard.snapshot().await.expect("a snapshot");
+        let page = snapshot.page(&KeyRange::table("tree"), 100).await.expect("a page");
+        let rows: BTreeMap<i64, Vec<Value>> =
+            page.rows.into_iter().map(|row| (int(&row.values[0]), row.values)).collect();
+        let began = Instant::now();
+        loop {
+            let log = shard.changes(from, 1_000).await.expect("the log").changes;
+            if replay(&log) == rows {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "after {text}:\n{rows:?}\n{log:#?}");
+        }
+    }
+}

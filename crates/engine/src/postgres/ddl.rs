@@ -187,17 +187,19 @@ fn triggers(table: &Table) -> Vec<String> {
     let key: Vec<String> = table.physical_key().into_iter().chain(bucket).collect();
     let differ: Vec<String> = key.iter().map(|c| format!("OLD.{0} IS DISTINCT FROM NEW.{0}", quote(c))).collect();
     let differ = differ.join(" OR ");
+    let row = key_condition(table);
     vec![
         format!(
-            "CREATE TRIGGER {capture} AFTER INSERT OR DELETE ON {name} FOR EACH ROW EXECUTE FUNCTION _isles.capture()"
+            "CREATE TRIGGER {capture} AFTER INSERT OR DELETE ON {name} FOR EACH ROW \
+             EXECUTE FUNCTION _isles.capture('row', {row})"
         ),
         format!(
             "CREATE TRIGGER {update} AFTER UPDATE ON {name} FOR EACH ROW WHEN (NOT ({differ})) \
-             EXECUTE FUNCTION _isles.capture('update')"
+             EXECUTE FUNCTION _isles.capture('update', {row})"
         ),
         format!(
             "CREATE TRIGGER {rekey} AFTER UPDATE ON {name} FOR EACH ROW WHEN ({differ}) \
-             EXECUTE FUNCTION _isles.capture('rekey')"
+             EXECUTE FUNCTION _isles.capture('rekey', {row})"
         ),
         format!(
             "CREATE TRIGGER {0} BEFORE TRUNCATE ON {name} FOR EACH STATEMENT EXECUTE FUNCTION _isles.refuse_truncate(); \
@@ -205,6 +207,17 @@ fn triggers(table: &Table) -> Vec<String> {
             quote(NO_TRUNCATE)
         ),
     ]
+}
+
+/// How `_isles.row_now` finds the row `t` that has the key of the row `$1`; a constant, for a trigger's argument.
+fn key_condition(table: &Table) -> String {
+    let part = |name: String| {
+        let ty = table.position(&name).map_or(DataType::Text, |at| table.columns[at].ty);
+        let text = name.replace('\'', "''");
+        format!("t.{} = ($1->>'{text}')::{}", quote(&name), ty.postgres_name())
+    };
+    let condition = table.physical_key().into_iter().map(part).collect::<Vec<_>>().join(" AND ");
+    format!("'{}'", condition.replace('\'', "''"))
 }
 
 /// Switches the capture of one table. This waits for every transaction that has written to it, and whoever writes

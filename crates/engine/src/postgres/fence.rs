@@ -91,7 +91,7 @@ impl Entry {
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
             [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &self.slots];
         let row = client.query_one(statement, &params).await.map_err(|error| self.refusal(error))?;
-        Ok(row.get(0))
+        row.try_get(0).map_err(fault::before_commit)
     }
 
     /// Checks the fences as they are now, without locks: the caller holds them.
@@ -100,7 +100,7 @@ impl Entry {
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
             [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets];
         let row = conn.query_one(&statement, &params).await.map_err(|error| self.refusal(error))?;
-        Ok(row.get(0))
+        row.try_get(0).map_err(fault::before_commit)
     }
 
     /// Turns the refusal that `_isles.look` raises into our own.

@@ -19,6 +19,12 @@
 //! When the last one is switched, whoever is still running has had all its changes captured, and the position taken
 //! then is a complete one.
 //!
+//! Triggers fire at the end of their statement, row by row, and a trigger of a client or of a foreign key may change a
+//! row whose own first change is still to be logged: `UPDATE tree SET id = id + 1`, where a cascade sets the parent of
+//! a row that the statement has moved already. So once a transaction has had a change within a trigger, each of its
+//! entries says what the row is *now*, and not what it was when the event was queued. Then the last entry of a key,
+//! which is written after the last change, has the key's last state.
+//!
 //! Rows of a log are images in PostgreSQL's binary form, which no session setting changes but the client's encoding,
 //! and that the trigger's function pins.
 //!
@@ -297,18 +303,19 @@ fn field_value(field: &Field<'_>, ty: DataType) -> Result<Value> {
 /// Registers a reader and switches the capture on. Returns where it stands.
 pub(super) async fn add_consumer(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks>, stream: &StreamId) -> Result<Seq> {
     take_turn(conn).await?;
-    let text = "SELECT position FROM _isles.consumer WHERE stream = $1";
+    let text = "SELECT position FROM _isles.consumer WHERE stream = $1 AND position IS NOT NULL";
     if let Some(row) = conn.query_opt(text, &[&stream.as_str()]).await.map_err(fault::before_commit)? {
         return Ok(Seq(row.get::<_, i64>(0) as u64));
     }
-    // Registered first: from here on new tables are captured, and nothing is trimmed that it has not passed.
-    let insert = "INSERT INTO _isles.consumer (stream, position) SELECT $1::text, trimmed FROM _isles.meta";
+    // Registered first, without a position: from here on new tables are captured and nothing is trimmed. Whoever
+    // dies before it has a position has not been promised anything, and starts over.
+    let insert = "INSERT INTO _isles.consumer (stream) VALUES ($1) ON CONFLICT DO NOTHING";
     write(conn, insert, &[&stream.as_str()]).await?;
     switch_all(conn, env, Capture::On).await?;
     let present = complete(conn, marks).await?;
-    let update = "UPDATE _isles.consumer SET position = greatest(position, $2) WHERE stream = $1 RETURNING position";
-    let rows = write(conn, update, &[&stream.as_str(), &present]).await?;
-    Ok(Seq(rows.first().map_or(present, |row| row.get(0)) as u64))
+    let update = "UPDATE _isles.consumer SET position = $2 WHERE stream = $1";
+    write(conn, update, &[&stream.as_str(), &present]).await?;
+    Ok(Seq(present as u64))
 }
 
 /// Takes a reader off; the last one switches the capture off.
@@ -318,15 +325,26 @@ pub(super) async fn remove_consumer(conn: &Conn, env: &dyn Env, stream: &StreamI
     settle(conn, env).await
 }
 
-/// Makes capture and log what the consumers want: after one has gone, and after a crash in the midst of a switch.
-pub(super) async fn settle(conn: &Conn, env: &dyn Env) -> Result<()> {
+/// Brings a shard that was left in the midst of a switch to where it should be.
+pub(super) async fn settle_if_needed(conn: &Conn, env: &dyn Env) -> Result<()> {
+    let wanted = wanted_capture(conn).await?;
+    if to_switch(conn, wanted).await?.is_empty() {
+        return Ok(());
+    }
+    take_turn(conn).await?;
+    settle(conn, env).await
+}
+
+async fn wanted_capture(conn: &Conn) -> Result<Capture> {
     let text = "SELECT EXISTS (SELECT FROM _isles.consumer)";
     let row = conn.query_one(text, &[]).await.map_err(fault::before_commit)?;
-    if row.get(0) {
-        switch_all(conn, env, Capture::On).await?;
-    } else {
-        switch_all(conn, env, Capture::Off).await?;
-    }
+    Ok(if row.get(0) { Capture::On } else { Capture::Off })
+}
+
+/// Makes capture and log what the consumers want: after one has gone, and after a crash in the midst of a switch.
+async fn settle(conn: &Conn, env: &dyn Env) -> Result<()> {
+    let wanted = wanted_capture(conn).await?;
+    switch_all(conn, env, wanted).await?;
     trim(conn).await
 }
 
@@ -411,7 +429,7 @@ pub(super) async fn trim(conn: &Conn) -> Result<()> {
     loop {
         // The position is set first, so that no reader takes a deleted record for a gap.
         let text = format!(
-            "WITH goal AS (SELECT coalesce((SELECT min(position) FROM _isles.consumer), \
+            "WITH goal AS (SELECT coalesce((SELECT min(coalesce(position, 0)) FROM _isles.consumer), \
                                            (SELECT max(seq) FROM _isles.log), 0) AS upto), \
              old AS (SELECT seq FROM _isles.log, goal WHERE seq <= upto ORDER BY seq LIMIT {TRIM_ROWS}), \
              gone AS (DELETE FROM _isles.log USING old WHERE log.seq = old.seq RETURNING log.seq) \

@@ -129,7 +129,7 @@ impl Inner {
         let schema = schema::load(&conn).await?;
         schema::check_drift(&conn, &schema).await?;
         self.schema.store(Arc::new(schema));
-        log::settle(&conn, self.env.as_ref()).await?;
+        log::settle_if_needed(&conn, self.env.as_ref()).await?;
         conn.finish(Ended::Closed);
         Ok(())
     }
@@ -206,7 +206,9 @@ impl Inner {
 
     async fn consumers(&self) -> Result<Vec<Consumer>> {
         let conn = self.control.lend().await?;
-        let rows = conn.rows("SELECT stream, position FROM _isles.consumer ORDER BY stream", &[]).await?;
+        let rows = conn
+            .rows("SELECT stream, position FROM _isles.consumer WHERE position IS NOT NULL ORDER BY stream", &[])
+            .await?;
         conn.keep();
         let consumer = |row: &tokio_postgres::Row| {
             let stream =
@@ -352,10 +354,10 @@ impl Shard for PostgresShard {
     }
 
     async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
-        if limit == 0 || limit > MAX_CHANGES {
-            return Err(ShardError::invalid(format!("a page of changes has 1 to {MAX_CHANGES}")));
+        if limit == 0 {
+            return Err(ShardError::invalid("a page has at least one change"));
         }
-        let inner = &self.inner;
+        let (inner, limit) = (&self.inner, limit.min(MAX_CHANGES));
         let work = async {
             let conn = inner.control.lend().await?;
             let page = log::changes(&conn, &inner.marks, &inner.history, after, limit).await;

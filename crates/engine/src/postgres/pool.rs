@@ -216,7 +216,9 @@ impl Conn {
                 matches!(futures::future::select(reset, late).await, futures::future::Either::Left((Ok(()), _)))
             };
             if !clean {
+                let token = object.cancel_token();
                 drop(Object::take(object));
+                let _ = token.cancel_query(NoTls).await;
             }
         }));
     }

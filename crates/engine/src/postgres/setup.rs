@@ -39,23 +39,26 @@ pub(super) async fn prepare(conn: &Conn) -> Result<()> {
     }
     let begin = format!("BEGIN READ WRITE; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {SETUP_SLOT})");
     conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
-    check_format(conn).await?;
-    conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+    // What is there is left alone: making it again would wait for those who use it.
+    if stored_format(conn).await? < FORMAT {
+        conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+    }
     conn.batch_execute("COMMIT").await.map_err(fault::during_commit)
 }
 
-async fn check_format(conn: &Conn) -> Result<()> {
-    let there =
-        conn.query_one("SELECT to_regclass('_isles.meta') IS NOT NULL", &[]).await.map_err(fault::before_commit)?;
+/// The format of what is there; zero if nothing is.
+async fn stored_format(conn: &Conn) -> Result<i32> {
+    let there = "SELECT to_regclass('_isles.meta') IS NOT NULL";
+    let there = conn.query_one(there, &[]).await.map_err(fault::before_commit)?;
     if !there.get::<_, bool>(0) {
-        return Ok(());
+        return Ok(0);
     }
     let row = conn.query_one("SELECT format FROM _isles.meta", &[]).await.map_err(fault::before_commit)?;
     match row.get::<_, i32>(0) {
         newer if newer > FORMAT => Err(ShardError::invalid(format!(
             "the shard has format {newer}, and this version of Isles knows up to {FORMAT}"
         ))),
-        _ => Ok(()),
+        known => Ok(known),
     }
 }
 
@@ -99,7 +102,7 @@ CREATE TABLE IF NOT EXISTS _isles.log (
     before bytea,
     after bytea
 );
-CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint);
 CREATE TABLE IF NOT EXISTS _isles.stream (
     stream text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL DEFAULT 0,
@@ -159,21 +162,55 @@ BEGIN
     RETURN current_setting('isles.applying') = (SELECT secret FROM _isles.meta);
 END $$;
 
+CREATE OR REPLACE FUNCTION _isles.row_now(tab text, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+DECLARE
+    image bytea;
+BEGIN
+    EXECUTE format('SELECT pg_catalog.record_send(t) FROM public.%I AS t WHERE %s', tab, condition) INTO image USING wanted;
+    RETURN image;
+END $$;
+
 CREATE OR REPLACE FUNCTION _isles.capture() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog SET client_encoding = 'UTF8' AS $$
+DECLARE
+    old_row bytea;
+    new_row bytea;
 BEGIN
     IF coalesce(current_setting('isles.applying', true), '') <> '' AND _isles.foreign_rows() THEN
         RETURN NULL;
     END IF;
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, record_send(NEW));
-    ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, record_send(OLD));
-    ELSIF TG_ARGV[0] = 'rekey' THEN
-        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, record_send(OLD));
-        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, record_send(NEW));
-    ELSE
-        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, record_send(OLD), record_send(NEW));
+    IF TG_OP <> 'INSERT' THEN
+        old_row := record_send(OLD);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        new_row := record_send(NEW);
+    END IF;
+    IF pg_trigger_depth() > 1 OR current_setting('isles.nested', true) = 'on' THEN
+        PERFORM set_config('isles.nested', 'on', true);
+        IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+            new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            IF new_row IS NULL THEN
+                RETURN NULL;
+            END IF;
+        ELSE
+            IF TG_OP <> 'INSERT' AND _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(OLD)) IS NOT NULL THEN
+                old_row := NULL;
+            END IF;
+            IF TG_OP <> 'DELETE' THEN
+                new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            END IF;
+        END IF;
+    END IF;
+    IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, old_row, new_row);
+        RETURN NULL;
+    END IF;
+    IF old_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, old_row);
+    END IF;
+    IF new_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, new_row);
     END IF;
     RETURN NULL;
 END $$;

@@ -9,7 +9,7 @@
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::log::{self, Marks, unit_of};
-use super::pool::{Conn, Connections};
+use super::pool::{Conn, Connections, Ended};
 use super::schema;
 use super::transaction::read_value;
 use super::value::{Param, type_of};
@@ -27,7 +27,8 @@ use tokio_postgres::types::Type;
 const MAX_RANGES: usize = 10_000;
 
 pub(super) struct PgSnapshot {
-    conn: Conn,
+    /// None only once dropped.
+    conn: Option<Conn>,
     seq: Seq,
     schema: Schema,
 }
@@ -37,7 +38,7 @@ pub(super) async fn take(connections: &Connections, marks: &Mutex<Marks>) -> Res
     conn.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(fault::before_commit)?;
     let seq = Seq(log::complete_in_snapshot(&conn, marks).await? as u64);
     let schema = schema::load(&conn).await?;
-    Ok(PgSnapshot { conn, seq, schema })
+    Ok(PgSnapshot { conn: Some(conn), seq, schema })
 }
 
 /// A query over a range, with its parameters and their types.
@@ -137,9 +138,18 @@ fn read(table: &Table, row: &tokio_postgres::Row) -> Result<StoredRow> {
 
 impl PgSnapshot {
     async fn run(&self, query: &Query) -> Result<tokio_postgres::RowStream> {
-        let typed = self.conn.prepare_typed(&query.text, &query.types).await.map_err(fault::before_commit)?;
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
+        let typed = conn.prepare_typed(&query.text, &query.types).await.map_err(fault::before_commit)?;
         let params = query.params.iter().map(|param| param as &(dyn tokio_postgres::types::ToSql + Sync));
-        self.conn.query_raw(&typed, params).await.map_err(fault::before_commit)
+        conn.query_raw(&typed, params).await.map_err(fault::before_commit)
+    }
+}
+
+impl Drop for PgSnapshot {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.finish(Ended::Open);
+        }
     }
 }
 

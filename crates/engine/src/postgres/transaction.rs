@@ -364,6 +364,15 @@ pub(super) struct PgTransaction {
     next_cursor: u32,
 }
 
+impl Drop for PgTransaction {
+    /// Rolls back. The connection is here only between two steps, when it is idle: so it can be used again.
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.finish(Ended::Open);
+        }
+    }
+}
+
 fn aborted() -> ShardError {
     ShardError::statement("25P02", "current transaction is aborted, commands ignored until end of transaction block")
 }
@@ -611,9 +620,6 @@ impl Transaction for PgTransaction {
     async fn commit(mut self: Box<Self>) -> Result<()> {
         if self.failed {
             // The server would answer such a COMMIT with a friendly ROLLBACK.
-            if let Some(conn) = self.conn.take() {
-                conn.finish(Ended::Open);
-            }
             return Err(aborted());
         }
         let (env, time) = (self.env.clone(), self.limits.time + GRACE);

@@ -143,7 +143,7 @@ fn without_checksums_a_flipped_byte_is_returned_as_data() {
 #[test]
 fn every_flip_is_found_by_verify() {
     let sample = sample();
-    assert_eq!(checksum::verify_file(&sample.path).expect("verify").bad_pages, []);
+    assert!(checksum::verify_file(&sample.path).expect("verify").bad_pages.is_empty());
     for place in (0..sample.image.len()).step_by(997) {
         let mut damaged = sample.image.clone();
         damaged[place] ^= 0x40;
@@ -199,7 +199,7 @@ fn a_database_survives_growth_checkpoints_rollbacks_and_reopening() {
         assert_eq!(integrity(&connection).expect("check"), "ok");
         connection.close().expect("close");
         let report = checksum::verify_file(&path).expect("verify");
-        assert_eq!((report.bad_pages, report.replaced_by_log), (vec![], 0));
+        assert!(report.bad_pages.is_empty() && report.replaced_by_log == 0);
     }
     let connection = open(&path, &vfs).expect("open");
     let model = create(&folder.path().join("model.db"), &vfs);
@@ -240,7 +240,7 @@ fn a_backup_through_the_checksums_is_readable() {
     drop(backup);
     assert_eq!(read_all(&target).expect("rows"), sample.rows);
     target.close().expect("close");
-    assert_eq!(checksum::verify_file(&path).expect("verify").bad_pages, []);
+    assert!(checksum::verify_file(&path).expect("verify").bad_pages.is_empty());
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_crashed_database_is_verified_with_its_log() {
     fs::write(folder.path().join("crashed.db-wal"), log).expect("write");
     let report = checksum::verify_file(&crashed).expect("verify");
     assert!(report.replaced_by_log > 0);
-    assert_eq!(report.bad_pages, []);
+    assert!(report.bad_pages.is_empty());
 }
 
 #[test]

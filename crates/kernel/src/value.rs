@@ -15,6 +15,14 @@
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::RangeInclusive;
+
+/// PostgreSQL's finite dates: 4713 BC to 5874897 AD.
+pub const DATES: RangeInclusive<i32> = -2_451_545..=2_145_031_948;
+/// PostgreSQL's finite timestamps: 4713 BC to 294276 AD.
+pub const TIMESTAMPS: RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
+/// Midnight to midnight; 24:00:00 is a time.
+pub const TIMES: RangeInclusive<i64> = 0..=86_400_000_000;
 
 /// The types a column can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -142,16 +150,17 @@ impl Value {
             (Value::Int(n), DataType::Int4) => i32::try_from(*n).is_ok(),
             (Value::Float(x), DataType::Float4) => x.is_nan() || f64::from(*x as f32).to_bits() == x.to_bits(),
             (Value::Text(s) | Value::Json(s), DataType::Text | DataType::Json) if s.contains('\0') => false,
-            (Value::Time(t), DataType::Time) => (0..=86_400_000_000).contains(t),
+            (Value::Time(t), DataType::Time) => TIMES.contains(t),
+            (Value::Date(d), DataType::Date) => DATES.contains(d) || [i32::MIN, i32::MAX].contains(d),
+            (Value::Timestamp(t), DataType::Timestamp) | (Value::TimestampTz(t), DataType::TimestampTz) => {
+                TIMESTAMPS.contains(t) || [i64::MIN, i64::MAX].contains(t)
+            }
             (Value::Bool(_), DataType::Bool)
             | (Value::Int(_), DataType::Int8)
             | (Value::Float(_), DataType::Float8)
             | (Value::Numeric(_), DataType::Numeric)
             | (Value::Text(_), DataType::Text)
             | (Value::Bytes(_), DataType::Bytes)
-            | (Value::Date(_), DataType::Date)
-            | (Value::Timestamp(_), DataType::Timestamp)
-            | (Value::TimestampTz(_), DataType::TimestampTz)
             | (Value::Uuid(_), DataType::Uuid)
             | (Value::Json(_), DataType::Json) => true,
             _ => false,

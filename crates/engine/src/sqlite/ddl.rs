@@ -10,7 +10,7 @@ use isles_kernel::schema::{
     BUCKET_COLUMN, Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TENANT_COLUMN,
     TENANT_KEY_COLUMN, Table, TableKind,
 };
-use isles_kernel::value::{DataType, Value};
+use isles_kernel::value::{DATES, DataType, TIMES, TIMESTAMPS, Value};
 
 /// The engine's own tables.
 pub(super) const OWN_TABLES: &str = "
@@ -95,22 +95,37 @@ fn column_definition(column: &Column) -> String {
     if let Some(default) = &column.default {
         out.push_str(&format!(" DEFAULT {}", literal(default)));
     }
-    if let Some(check) = range_check(&name, column.ty) {
-        out.push_str(&format!(" CONSTRAINT _isles_range CHECK ({check})"));
+    if let Some((constraint, check)) = type_check(&name, column.ty) {
+        out.push_str(&format!(" CONSTRAINT {constraint} CHECK ({check})"));
     }
     out
 }
 
-fn range_check(name: &str, ty: DataType) -> Option<String> {
+/// Constraints that keep what the declared type does not; their names tell the error.
+pub(super) const RANGE: &str = "_isles_range";
+pub(super) const JSON: &str = "_isles_json";
+
+fn type_check(name: &str, ty: DataType) -> Option<(&'static str, String)> {
+    let range = |check| Some((RANGE, check));
     match ty {
-        DataType::Bool => Some(format!("{name} IN (0, 1)")),
-        DataType::Int2 => Some(format!("{name} BETWEEN -32768 AND 32767")),
-        DataType::Int4 | DataType::Date => Some(format!("{name} BETWEEN -2147483648 AND 2147483647")),
-        DataType::Float4 | DataType::Float8 => Some(format!("typeof({name}) IN ('real', 'null') OR {name} = 'NaN'")),
-        DataType::Time => Some(format!("{name} BETWEEN 0 AND 86400000000")),
-        DataType::Uuid => Some(format!("length({name}) = 16")),
+        DataType::Bool => range(format!("{name} IN (0, 1)")),
+        DataType::Int2 => range(format!("{name} BETWEEN -32768 AND 32767")),
+        DataType::Int4 => range(format!("{name} BETWEEN -2147483648 AND 2147483647")),
+        DataType::Date => range(within(name, ((*DATES.start()).into(), (*DATES.end()).into()), (i32::MIN.into(), i32::MAX.into()))),
+        DataType::Timestamp | DataType::TimestampTz => {
+            range(within(name, (*TIMESTAMPS.start(), *TIMESTAMPS.end()), (i64::MIN, i64::MAX)))
+        }
+        DataType::Float4 | DataType::Float8 => range(format!("typeof({name}) IN ('real', 'null') OR {name} = 'NaN'")),
+        DataType::Time => range(format!("{name} BETWEEN {} AND {}", TIMES.start(), TIMES.end())),
+        DataType::Uuid => range(format!("length({name}) = 16")),
+        DataType::Json => Some((JSON, format!("json_valid({name})"))),
         _ => None,
     }
+}
+
+/// Between two finite bounds, or one of the infinities.
+fn within(name: &str, (first, last): (i64, i64), (minus, plus): (i64, i64)) -> String {
+    format!("{name} BETWEEN {first} AND {last} OR {name} IN ({minus}, {plus})")
 }
 
 /// A value as it stands in DDL, in its storage form.

@@ -3,6 +3,7 @@
 //! SQLite names columns in its messages and PostgreSQL names constraints; the message is given in PostgreSQL's
 //! words where the code tells enough, and SQLite's own text follows as the detail.
 
+use super::ddl;
 use crate::error::{ShardError, SqlError};
 use rusqlite::ffi;
 use std::ffi::c_int;
@@ -38,7 +39,8 @@ fn constraint(code: c_int, message: &str) -> SqlError {
         }
         ffi::SQLITE_CONSTRAINT_NOTNULL => named("23502", "null value violates not-null constraint"),
         ffi::SQLITE_CONSTRAINT_FOREIGNKEY => named("23503", "row violates foreign key constraint"),
-        ffi::SQLITE_CONSTRAINT_CHECK if message.contains("_isles_range") => named("22003", "value out of range"),
+        ffi::SQLITE_CONSTRAINT_CHECK if message.contains(ddl::RANGE) => named("22003", "value out of range"),
+        ffi::SQLITE_CONSTRAINT_CHECK if message.contains(ddl::JSON) => named("22P02", "invalid input syntax for type json"),
         ffi::SQLITE_CONSTRAINT_CHECK => named("23514", "row violates check constraint"),
         ffi::SQLITE_CONSTRAINT_DATATYPE => named("42804", "value is of another type than the column"),
         ffi::SQLITE_CONSTRAINT_TRIGGER => SqlError::new("P0001", message),

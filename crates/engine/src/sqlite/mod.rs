@@ -65,7 +65,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use writer::{RequestMember, State, Task, Writer};
+use writer::{Company, RequestMember, State, Task, Writer};
 
 /// How long the engine's own writes may wait for the writer.
 const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
@@ -264,17 +264,17 @@ impl SqliteShard {
         T: Send + 'static,
         F: FnMut(&mut Writer) -> Result<T> + Send + 'static,
     {
-        self.submit(time, false, work).await
+        self.submit(time, Company::Group, work).await
     }
 
-    async fn submit<T, F>(&self, time: Duration, apply: bool, work: F) -> Result<T>
+    async fn submit<T, F>(&self, time: Duration, company: Company, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writer) -> Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let deadline = self.shared.env.elapsed() + time;
-        queue::push(&self.shared, Box::new(Task { work, apply, deadline, value: None, reply }))?;
+        queue::push(&self.shared, Box::new(Task { work, company, deadline, value: None, reply }))?;
         answer.await.map_err(|_| dropped())?
     }
 }
@@ -382,7 +382,7 @@ impl Shard for SqliteShard {
         if batch.rows.len() > MAX_APPLY_ROWS {
             return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
         }
-        self.submit(OWN_WRITE_TIME, true, move |writer| apply::apply(writer, &batch)).await
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| apply::apply(writer, &batch)).await
     }
 
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
@@ -404,7 +404,7 @@ impl Shard for SqliteShard {
     }
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
-        self.write(SCHEMA_TIME, move |writer| change_schema(writer, from, &changes)).await
+        self.submit(SCHEMA_TIME, Company::Alone, move |writer| change_schema(writer, from, &changes)).await
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {

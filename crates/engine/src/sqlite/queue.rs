@@ -4,7 +4,7 @@
 //! on the pool, which runs groups until nothing waits. An interactive transaction takes the writer out and puts it
 //! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
 
-use super::writer::{self, GroupResult, Member, Writer};
+use super::writer::{self, Company, GroupResult, Member, Writer};
 use super::{Planted, Shared, log};
 use crate::error::{Result, ShardError};
 use std::collections::VecDeque;
@@ -135,11 +135,12 @@ fn next(shared: &Shared, writer: &mut Option<Box<Writer>>) -> Next {
         }
         Some(Item::Hold { deadline, reply }) => Next::Hold { deadline, reply },
         Some(Item::Close(reply)) => Next::Close(reply),
-        Some(Item::Member(member)) if member.is_apply() => Next::Apply(member),
+        Some(Item::Member(member)) if member.company() == Company::Applier => Next::Apply(member),
+        Some(Item::Member(member)) if member.company() == Company::Alone => Next::Group(vec![member]),
         Some(Item::Member(first)) => {
             let mut group = vec![first];
             while group.len() < shared.options.max_group
-                && matches!(queue.items.front(), Some(Item::Member(member)) if !member.is_apply())
+                && matches!(queue.items.front(), Some(Item::Member(member)) if member.company() == Company::Group)
             {
                 if let Some(Item::Member(member)) = queue.items.pop_front() {
                     group.push(member);

@@ -103,7 +103,6 @@ pub(super) struct Prepared {
     raw: *mut ffi::sqlite3_stmt,
     /// For each of SQLite's parameters, which of ours it is.
     params: Vec<usize>,
-    columns: usize,
     read_only: bool,
 }
 
@@ -424,6 +423,7 @@ impl Db {
                 page.done = true;
                 break;
             }
+            check_columns(&cursor.statement, &cursor.columns)?;
             let row = read_row(&cursor.statement, &cursor.columns)?;
             tally.add(&row)?;
             page.rows.push(row);
@@ -516,12 +516,19 @@ fn check_statement(statement: &Statement) -> Result<()> {
 
 fn check_arity(prepared: &Prepared, statement: &Statement) -> Result<()> {
     let needed = prepared.params.iter().map(|at| at + 1).max().unwrap_or(0);
-    if needed > statement.params.len() {
+    if needed != statement.params.len() {
         let message = format!("the statement has {needed} parameters, {} were given", statement.params.len());
         return Err(ShardError::statement("08P01", message));
     }
-    if prepared.columns != statement.columns.len() {
-        let message = format!("the result has {} columns, {} were expected", prepared.columns, statement.columns.len());
+    Ok(())
+}
+
+/// To be asked after the first step: SQLite prepares a statement anew when the schema has changed since.
+fn check_columns(prepared: &Prepared, columns: &[DataType]) -> Result<()> {
+    // SAFETY: the statement is live.
+    let found = unsafe { ffi::sqlite3_column_count(prepared.raw) } as usize;
+    if found != columns.len() {
+        let message = format!("the result has {found} columns, {} were expected", columns.len());
         return Err(ShardError::statement("42804", message));
     }
     Ok(())
@@ -529,14 +536,8 @@ fn check_arity(prepared: &Prepared, statement: &Statement) -> Result<()> {
 
 fn describe(raw: *mut ffi::sqlite3_stmt) -> Result<Prepared> {
     // SAFETY: a statement that has just been prepared.
-    let (count, columns, read_only) = unsafe {
-        (
-            ffi::sqlite3_bind_parameter_count(raw),
-            ffi::sqlite3_column_count(raw) as usize,
-            ffi::sqlite3_stmt_readonly(raw) != 0,
-        )
-    };
-    let mut prepared = Prepared { raw, params: Vec::new(), columns, read_only };
+    let (count, read_only) = unsafe { (ffi::sqlite3_bind_parameter_count(raw), ffi::sqlite3_stmt_readonly(raw) != 0) };
+    let mut prepared = Prepared { raw, params: Vec::new(), read_only };
     prepared.params = (1..=count).map(|index| param_number(raw, index)).collect::<Result<_>>()?;
     Ok(prepared)
 }
@@ -590,10 +591,13 @@ fn run_prepared(
     prepared.bind(&statement.params)?;
     let mut outcome = Outcome::default();
     let mut tally = Tally::new(limits);
-    while step(prepared)? {
+    let mut more = step(prepared)?;
+    check_columns(prepared, &statement.columns)?;
+    while more {
         let row = read_row(prepared, &statement.columns)?;
         tally.add(&row)?;
         outcome.rows.push(row);
+        more = step(prepared)?;
     }
     if !prepared.read_only {
         // SAFETY: the handle is live.

@@ -82,6 +82,8 @@ struct SqliteTransaction {
     standing: Standing,
     savepoints: Vec<(String, Option<Mark>)>,
     access: Access,
+    /// What it was let in for. A reader asks again after each statement: its fences may have been closed since.
+    claims: Arc<[Claim]>,
     limits: Limits,
     env: Arc<dyn Env>,
 }
@@ -98,23 +100,23 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         standing: Standing::Active,
         savepoints: Vec::new(),
         access: begin.access,
+        claims: Arc::from([begin.claim]),
         limits: begin.limits,
         env: shared.env.clone(),
     };
-    transaction.job(move |held, _| start(held, &begin.claim, begin.access)).await?;
+    transaction.job(|held, _| start(held)).await?;
     Ok(Box::new(transaction))
 }
 
-fn start(held: &mut Held, claim: &Claim, access: Access) -> Result<()> {
+fn start(held: &mut Held) -> Result<()> {
     match held {
-        Held::Writer(guard) => guard.writer().begin()?,
+        Held::Writer(guard) => guard.writer().begin(),
         Held::Reader(guard) => {
             guard.db().own("BEGIN", &[], &[])?;
             // The snapshot is taken by the first read, and the fences are checked after it.
-            guard.db().own("SELECT 1 FROM _isles_meta LIMIT 1", &[], &[])?;
+            guard.db().own("SELECT 1 FROM _isles_meta LIMIT 1", &[], &[]).map(drop)
         }
     }
-    held.check_fences(claim, access)
 }
 
 impl SqliteTransaction {
@@ -125,12 +127,13 @@ impl SqliteTransaction {
     ) -> Result<T> {
         let mut held = self.held.take().ok_or_else(over)?;
         let shared = held.shared().clone();
-        let limits = self.limits.clone();
+        let (limits, access, claims) = (self.limits.clone(), self.access, self.claims.clone());
         let deadline = self.env.elapsed() + limits.time;
         let run = move || {
             held.db().set_watch(deadline, Some(limits.cancel.clone()));
             let result = work(&mut held, &limits);
-            (held, result)
+            let checked = claims.iter().try_for_each(|claim| held.check_fences(claim, access));
+            (held, result.and_then(|value| checked.map(|()| value)))
         };
         let (held, result) = shared.on_pool(run).await?;
         self.held = Some(held);
@@ -183,8 +186,8 @@ fn savepoint_name(name: &str) -> String {
 impl Transaction for SqliteTransaction {
     async fn claim(&mut self, claim: Claim) -> Result<()> {
         self.check_active()?;
-        let access = self.access;
-        self.job(move |held, _| held.check_fences(&claim, access)).await
+        self.claims = self.claims.iter().cloned().chain([claim]).collect();
+        self.job(|_, _| Ok(())).await
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {

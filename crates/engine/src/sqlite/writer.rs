@@ -57,14 +57,23 @@ pub(super) trait Member: Send {
     /// When its time is up, on the env's clock.
     fn deadline(&self) -> Duration;
     fn cancel(&self) -> Option<&CancelToken>;
-    /// Whether it runs on the applier's connection, in a transaction of its own.
-    fn is_apply(&self) -> bool {
-        false
+    fn company(&self) -> Company {
+        Company::Group
     }
     /// Does the work, inside a transaction. It may be called again if the group had to be rolled back.
     fn run(&mut self, writer: &mut Writer) -> Result<()>;
     /// Answers.
     fn finish(self: Box<Self>, result: Result<()>);
+}
+
+/// With whom a member shares its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    Group,
+    /// Nobody: a record has one schema version.
+    Alone,
+    /// Nobody, on the applier's connection.
+    Applier,
 }
 
 /// A [`Request`] in the queue.
@@ -105,7 +114,7 @@ impl Member for RequestMember {
 /// One of the engine's own writes.
 pub(super) struct Task<T, F> {
     pub(super) work: F,
-    pub(super) apply: bool,
+    pub(super) company: Company,
     pub(super) deadline: Duration,
     pub(super) value: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T>>,
@@ -120,8 +129,8 @@ impl<T: Send, F: FnMut(&mut Writer) -> Result<T> + Send> Member for Task<T, F> {
         None
     }
 
-    fn is_apply(&self) -> bool {
-        self.apply
+    fn company(&self) -> Company {
+        self.company
     }
 
     fn run(&mut self, writer: &mut Writer) -> Result<()> {

@@ -1,0 +1,77 @@
+//! Import: a page of rows written as clients would write them.
+
+use crate::fixtures::World;
+use crate::given::*;
+use crate::seen::check_log;
+use isles_engine::shard::{ImportMode, StoredRow};
+use isles_kernel::schema::Unit;
+
+pub(crate) async fn an_imported_page_is_written_and_captured(world: World) {
+    let db = world.shard().await;
+    let start = db.listen().await;
+    let page = vec![user_row(1, "a", 0), user_row(2, "b", 0)];
+    assert_eq!(db.import("users", page.clone(), ImportMode::Insert).await.unwrap(), 2);
+    assert_eq!(db.rows("users").await, page);
+    check_log(&db, start, &["users 1 + (1 'a' 0)", "users 2 + (2 'b' 0)"]).await;
+}
+
+pub(crate) async fn an_upsert_replaces_rows_of_its_unit(world: World) {
+    let db = world.shard().await;
+    db.put_user(1, "old", 0).await;
+    let start = db.listen().await;
+    let page = vec![user_row(1, "new", 7), user_row(2, "b", 0)];
+    assert_eq!(db.import("users", page.clone(), ImportMode::Upsert).await.unwrap(), 2);
+    assert_eq!(db.rows("users").await, page);
+    check_log(&db, start, &["users 1 ~ (1 'old' 0) > (1 'new' 7)", "users 2 + (2 'b' 0)"]).await;
+}
+
+pub(crate) async fn an_insert_refuses_the_page_when_a_key_is_there(world: World) {
+    let db = world.shard().await;
+    db.put_user(2, "old", 0).await;
+    let start = db.listen().await;
+    let page = vec![user_row(1, "a", 0), user_row(2, "b", 0), user_row(3, "c", 0)];
+    let error = db.import("users", page, ImportMode::Insert).await.unwrap_err();
+    assert_eq!(sqlstate(&error), "23505");
+    assert_eq!(db.rows("users").await, vec![user_row(2, "old", 0)]);
+    check_log(&db, start, &[]).await;
+}
+
+/// H8
+pub(crate) async fn an_import_never_replaces_a_row_of_another_unit(world: World) {
+    let db = world.shard().await;
+    db.put_user(1, "mine", 0).await;
+    let foreign = StoredRow { unit: bucket(2), ..user_row(1, "yours", 9) };
+    let page = vec![user_row(3, "c", 0), foreign];
+    for mode in [ImportMode::Upsert, ImportMode::Insert] {
+        let error = db.import("users", page.clone(), mode).await.unwrap_err();
+        assert!(is_refusal(&error), "{error:?}");
+        assert_eq!(db.rows("users").await, vec![user_row(1, "mine", 0)]);
+    }
+}
+
+pub(crate) async fn tenants_import_beside_each_other(world: World) {
+    let db = world.shard().await;
+    let note = |name: Option<&str>, body: &str| StoredRow {
+        unit: Unit::Tenant(name.and_then(tenant)),
+        values: values![1, body],
+    };
+    let page = vec![note(None, "nobody's"), note(Some("acme"), "acme's"), note(Some("beta"), "beta's")];
+    db.import("notes", page.clone(), ImportMode::Insert).await.unwrap();
+    assert_eq!(db.rows("notes").await, page);
+    let names = db.query(&[TEXT, TEXT], "SELECT _tenant, _shard FROM notes ORDER BY _tenant", vec![]).await;
+    assert_eq!(names, [values!["", None::<&str>], values!["acme", "acme"], values!["beta", "beta"]]);
+}
+
+pub(crate) async fn a_row_that_does_not_fit_its_table_is_refused(world: World) {
+    let db = world.shard().await;
+    let short = StoredRow { unit: bucket(1), values: values![1, "a"] };
+    let unitless = StoredRow { unit: Unit::Shared, ..user_row(1, "a", 0) };
+    let crooked = StoredRow { unit: bucket(1), values: values!["x", "a", 0] };
+    for row in [short, unitless, crooked] {
+        let page = vec![user_row(2, "b", 0), row.clone()];
+        let error = db.import("users", page, ImportMode::Upsert).await.expect_err(&format!("{row:?}"));
+        assert!(is_refusal(&error), "{row:?}: {error:?}");
+    }
+    assert!(db.import("nowhere", vec![user_row(1, "a", 0)], ImportMode::Upsert).await.is_err());
+    assert_eq!(db.rows("users").await, vec![]);
+}

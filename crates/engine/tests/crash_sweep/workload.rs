@@ -395,7 +395,7 @@ impl Life {
         let mut story = self.story();
         story.answers += 1;
         if let Err(error) = answer {
-            *story.errors.entry(error_name(error)).or_default() += 1;
+            *story.errors.entry(harness::error_name(error)).or_default() += 1;
         }
         if story.crash_after_answers == Some(story.answers) {
             self.disk.crash();
@@ -671,22 +671,4 @@ async fn interact(transaction: &mut dyn Transaction, statements: &[Statement], s
         transaction.execute(statement).await?;
     }
     Ok(())
-}
-
-pub(crate) fn error_name(error: &ShardError) -> &'static str {
-    match error {
-        ShardError::Moved { .. } => "moved",
-        ShardError::Statement(_) => "statement",
-        ShardError::Conflict(_) => "conflict",
-        ShardError::Cancelled => "cancelled",
-        ShardError::TimedOut => "timed out",
-        ShardError::Limit { .. } => "limit",
-        ShardError::Unavailable(_) => "unavailable",
-        ShardError::DiskFull(_) => "disk full",
-        ShardError::MayHaveHappened(_) => "may have happened",
-        ShardError::Stopped(_) => "stopped",
-        ShardError::Corrupt(_) => "corrupt",
-        ShardError::Trimmed { .. } => "trimmed",
-        ShardError::Invalid(_) => "invalid",
-    }
 }

@@ -220,3 +220,28 @@ pub(crate) fn integrity_check(disk: &Disk) -> std::result::Result<(), String> {
         Err(error) => Err(format!("integrity_check: {error}")),
     }
 }
+
+/// What an error is called in counters.
+pub(crate) fn error_name(error: &ShardError) -> &'static str {
+    match error {
+        ShardError::Moved { .. } => "moved",
+        ShardError::Statement(_) => "statement",
+        ShardError::Conflict(_) => "conflict",
+        ShardError::Cancelled => "cancelled",
+        ShardError::TimedOut => "timed out",
+        ShardError::Limit { .. } => "limit",
+        ShardError::Unavailable(_) => "unavailable",
+        ShardError::DiskFull(_) => "disk full",
+        ShardError::MayHaveHappened(_) => "may have happened",
+        ShardError::Stopped(_) => "stopped",
+        ShardError::Corrupt(_) => "corrupt",
+        ShardError::Trimmed { .. } => "trimmed",
+        ShardError::Invalid(_) => "invalid",
+    }
+}
+
+/// A claim of several buckets.
+pub(crate) fn claim_all(version: u64, buckets: impl Iterator<Item = u32>) -> Claim {
+    let units = buckets.map(|bucket| Claimed::Bucket(group(), BucketId(bucket))).collect();
+    Claim { version: RoutingVersion(version), units }
+}

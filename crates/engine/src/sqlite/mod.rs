@@ -94,8 +94,25 @@ pub struct SqliteOptions {
     pub max_log_bytes: u64,
     /// Capture also while nobody consumes.
     pub capture_always: bool,
-    /// For tests that show why FULL is needed: acknowledges before the flush.
-    pub planted_no_sync: bool,
+    /// Pages in the WAL after which they are moved into the database file.
+    pub checkpoint_pages: u32,
+    /// A bug to have, for tests that show that the harness finds it.
+    pub planted: Option<Planted>,
+}
+
+/// Bugs that a shard can be told to have. A harness that does not find them proves nothing (I-69).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// Commits are not flushed (`synchronous=NORMAL`).
+    NoSync,
+    /// A group is answered before it is committed.
+    AnswerBeforeCommit,
+    /// The change log's record is inserted in a transaction of its own.
+    RecordInSecondTransaction,
+    /// A write's claim is not compared with the fences.
+    SkipFence,
+    /// A write's claim is compared with the fences when it arrives, and not in its transaction.
+    FenceOutsideTransaction,
 }
 
 impl Default for SqliteOptions {
@@ -110,7 +127,9 @@ impl Default for SqliteOptions {
             gather: Duration::from_micros(100),
             max_log_bytes: 1 << 30,
             capture_always: false,
-            planted_no_sync: false,
+            // 4 MiB, as SQLite's default.
+            checkpoint_pages: 1_000,
+            planted: None,
         }
     }
 }
@@ -120,8 +139,12 @@ impl SqliteOptions {
         vfs::checksum::register(self.base_vfs.as_deref()).map_err(|error| ShardError::Unavailable(error.to_string()))
     }
 
+    fn plants(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
+
     fn synchronous(&self) -> &'static str {
-        if self.planted_no_sync { "NORMAL" } else { "FULL" }
+        if self.plants(Planted::NoSync) { "NORMAL" } else { "FULL" }
     }
 }
 
@@ -296,6 +319,9 @@ impl Shard for SqliteShard {
         check_request(&request)?;
         if request.access == Access::Read {
             return reader::read(&self.shared, request).await;
+        }
+        if self.shared.options.plants(Planted::FenceOutsideTransaction) {
+            self.shared.published.load().fences.check(&request.claim, request.access)?;
         }
         let (reply, answer) = oneshot::channel();
         let deadline = self.shared.env.elapsed() + request.limits.time;

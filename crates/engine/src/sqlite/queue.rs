@@ -5,7 +5,7 @@
 //! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
 
 use super::writer::{self, Company, GroupResult, Member, Writer};
-use super::{Shared, log};
+use super::{Planted, Shared, log};
 use crate::error::{Result, ShardError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -170,6 +170,9 @@ fn run(shared: &Arc<Shared>) {
                 let size = members.len();
                 let result = writer::run_group(writer, members);
                 answer(shared, writer, result);
+                if writer.plants(Planted::AnswerBeforeCommit) {
+                    let _ = writer.commit();
+                }
                 settle(shared, writer);
                 gather(shared, size);
             }

@@ -228,9 +228,12 @@ impl Db {
         }
         harden(connection)?;
         connection.pragma_update(None, "page_size", 4096)?;
-        let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-        if mode != "wal" {
-            let message = format!("journal mode is {mode} where wal is needed");
+        // Read to its end: the answer comes before the commit that it announces, and the commit may fail.
+        let mut pragma = connection.prepare("PRAGMA journal_mode = WAL")?;
+        let modes: Vec<String> = pragma.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        drop(pragma);
+        if modes != ["wal"] {
+            let message = format!("journal mode is {modes:?} where wal is needed");
             return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(message)));
         }
         connection.pragma_update(None, "synchronous", options.synchronous())?;

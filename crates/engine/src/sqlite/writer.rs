@@ -21,7 +21,7 @@
 
 use super::capture;
 use super::raw::{Db, Role};
-use super::{SqliteOptions, log};
+use super::{Planted, SqliteOptions, log};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{FenceTable, Fence};
@@ -35,9 +35,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// WAL pages after which its content is moved into the database file: 4 MiB, as SQLite's default.
-const CHECKPOINT_PAGES: i32 = 1_000;
 
 /// What a shard knows about itself. Published after each commit that changes it; the writer's own copy is ahead
 /// during a group and falls back to the published one if the group fails.
@@ -98,7 +95,9 @@ impl Member for RequestMember {
 
     fn run(&mut self, writer: &mut Writer) -> Result<()> {
         self.outcomes.clear();
-        writer.state.fences.check(&self.request.claim, self.request.access)?;
+        if !writer.plants(Planted::SkipFence) && !writer.plants(Planted::FenceOutsideTransaction) {
+            writer.state.fences.check(&self.request.claim, self.request.access)?;
+        }
         for statement in &self.request.statements {
             self.outcomes.push(writer.db.run(statement, &self.request.limits)?);
         }
@@ -247,6 +246,10 @@ impl Writer {
 
     /// Inserts the record of what was captured, and commits.
     pub(super) fn commit(&mut self) -> std::result::Result<(), CommitError> {
+        if self.plants(Planted::RecordInSecondTransaction) {
+            let split = self.db.own("COMMIT", &[], &[]).and_then(|_| self.db.own("BEGIN IMMEDIATE", &[], &[]));
+            split.map_err(|error| commit_error(error, true))?;
+        }
         let result = log::append(self).map_err(|error| (error, false)).and_then(|()| {
             self.db.own("COMMIT", &[], &[]).map(drop).map_err(|error| (error, true))
         });
@@ -278,7 +281,7 @@ impl Writer {
 
     /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
     pub(super) fn checkpoint_if_due(&mut self) -> Result<()> {
-        if self.db.wal_pages() < CHECKPOINT_PAGES {
+        if self.db.wal_pages().unsigned_abs() < self.options.checkpoint_pages {
             return Ok(());
         }
         self.checkpoint()
@@ -320,6 +323,10 @@ impl Writer {
         capture.set_schema(&schema);
         self.state.schema = Arc::new(schema);
         Ok(())
+    }
+
+    pub(super) fn plants(&self, bug: Planted) -> bool {
+        self.options.plants(bug)
     }
 
     pub(super) fn schema_version(&self) -> SchemaVersion {
@@ -410,6 +417,9 @@ fn try_group(writer: &mut Writer, members: &mut [Box<dyn Member>]) -> Attempt {
         }
         results.push(result);
     }
+    if writer.plants(Planted::AnswerBeforeCommit) {
+        return Attempt::Committed(results);
+    }
     match writer.commit() {
         Ok(()) => Attempt::Committed(results),
         Err(CommitError { error, fatal }) => Attempt::Failed { error, results, fatal },
@@ -449,8 +459,9 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
         let _ = db.own("ROLLBACK", &[], &[]);
     }
     // Only the writer's connection counts its WAL pages.
-    if result.is_ok() && db.wal_pages() >= CHECKPOINT_PAGES {
-        db.forget_wal_pages();
+    let wal_pages = db.wal_pages().unsigned_abs();
+    if result.is_ok() && wal_pages >= writer.options.checkpoint_pages {
+        writer.applier()?.forget_wal_pages();
         writer.checkpoint()?;
     }
     result

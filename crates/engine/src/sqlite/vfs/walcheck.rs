@@ -26,7 +26,8 @@
 //!   * A process that dies after it has written a commit and before it has synced it leaves a log that recovery
 //!     believes. The next process must sync that log before it adds to it or answers from it; [`check_and_sync`]
 //!     does. Without that the evidence would be unsound, and a transaction that clients have read could still be
-//!     lost by a power cut.
+//!     lost by a power cut. It writes the log over itself first: if the process died because a sync had failed, the
+//!     kernel takes the data of that sync for written, and another sync alone would do nothing.
 //!
 //! If k itself is the commit frame, its mark (the database size in its header) may be the damaged place or, in a
 //! torn frame, a leftover. It is believed only if the rest of the chain vouches for it: if frame k+1 continues the
@@ -124,9 +125,24 @@ pub fn check_and_sync(vfs: Option<&str>, database: &Path) -> Result<WalReport, W
     let flags = ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_WAL;
     let (mut file, _) = vfs.open(log, flags)?;
     let report = check(&mut file, |_| {})?;
+    rewrite(&mut file)?;
     file.sync(ffi::SQLITE_SYNC_NORMAL)?;
     file.close()?;
     Ok(report)
+}
+
+/// Writes a file over itself, so that the next sync carries all of it to the disk. A power cut meanwhile is harmless:
+/// what was durable is overwritten by itself.
+fn rewrite(file: &mut BaseFile) -> Result<(), Code> {
+    const CHUNK_BYTES: u64 = 1 << 16;
+    let size = file.size()?;
+    let mut chunk = Vec::new();
+    for start in (0..size).step_by(CHUNK_BYTES as usize) {
+        chunk.resize(CHUNK_BYTES.min(size - start) as usize, 0);
+        file.read(&mut chunk, start)?;
+        file.write(&chunk, start)?;
+    }
+    Ok(())
 }
 
 /// The names of a database and its companions, in the form that a file system expects from SQLite.

@@ -60,7 +60,6 @@
 //!
 //! A tenant's name may hold any separator, so it comes last in a key.
 
-mod log;
 mod sqlite;
 mod store;
 

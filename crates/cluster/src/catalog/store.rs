@@ -20,13 +20,12 @@
 //! Any error of SQLite is a [`Failure`] that ends this store. What it holds in memory (revision, leases) may then be
 //! ahead of the file, and only opening it again makes the two agree.
 
-use super::log;
 use super::{
     Actual, At, CatalogError, Commit, CommitId, Condition, Event, Key, LEASES_MAX, Lease, LeaseToken, PAGE_BYTES_MAX,
     Page, Record, Result, Revision, Transaction, Write,
 };
 use isles_engine::env::Env;
-use isles_engine::sqlite::vfs::walcheck::WalError;
+use isles_engine::sqlite::vfs::walcheck::{self, WalError};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
@@ -150,7 +149,7 @@ impl Store {
         upkeep: Upkeep,
     ) -> std::result::Result<Store, OpenError> {
         let explain = |failure| explain(path, failure);
-        log::make_durable(vfs, path).map_err(|error| explain_log(path, error))?;
+        walcheck::check_and_sync(vfs, path).map_err(|error| explain_log(path, error))?;
         let connection = connect(path, vfs).map_err(|error| explain(error.into()))?;
         recognize(path, &connection)?;
         prepare(&connection).map_err(explain)?;

@@ -1256,3 +1256,74 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_is_opened_by_many_at_once_and_not_by_an_older_version() {
+    let url = pgserver::shared().create_database();
+    let opened = futures::future::join_all((0..4).map(|_| try_open(&url, PostgresOptions::default()))).await;
+    assert!(opened.iter().all(Result::is_ok));
+    client(&url).await.batch_execute("UPDATE _isles.meta SET format = 99").await.expect("a later version");
+    let error = try_open(&url, PostgresOptions::default()).await.map(drop_shard).expect_err("it is newer");
+    assert!(matches!(&error, ShardError::Invalid(text) if text.contains("format 99")), "{error}");
+}
+
+/// Whoever dies while it registers a reader has been promised nothing; the next one gets a whole log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_was_half_registered_is_registered_anew() {
+    let (shard, url) = new_shard().await;
+    let half = "INSERT INTO _isles.consumer (stream) VALUES ('reader')";
+    client(&url).await.batch_execute(half).await.expect("as if it had died here");
+    shard.execute(item_write(1)).await.expect("it is not captured");
+    assert_eq!(shard.consumers().await, Ok(vec![]));
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    shard.execute(item_write(2)).await.expect("it is captured");
+    assert_eq!(
+        read_log(&shard, from, 10, 1).await.iter().map(short).collect::<Vec<_>>(),
+        vec![("items".to_string(), Op::Insert, vec![Value::Int(2)])]
+    );
+    // The same when the shard is opened: capture is what the readers want.
+    client(&url).await.batch_execute("DELETE FROM _isles.consumer").await.expect("as if it had died here");
+    let again = open_at(&url, PostgresOptions::default()).await;
+    again.execute(item_write(3)).await.expect("it is not captured");
+    assert_eq!(again.stats().await.expect("stats").log_records, 0);
+}
+
+/// A superuser is needed for nothing but applying rows of other shards, and that can be granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_user_is_enough() {
+    let server = pgserver::shared();
+    server.run_sql("postgres", "CREATE ROLE plain LOGIN");
+    server.run_sql("postgres", "CREATE DATABASE plain OWNER plain");
+    let url = server.url("plain").replace("postgres@", "plain@");
+    let shard = open_at(&url, PostgresOptions::default()).await;
+    prepare(&shard).await;
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    shard.execute(item_write(1)).await.expect("a write");
+    assert_eq!(read_log(&shard, from, 10, 1).await.len(), 1);
+    let rows = || batch(vec![note(Some("a"), 1, 1, None, Some("x"))]);
+    let refused = shard.apply(rows()).await;
+    assert!(
+        matches!(&refused, Err(ShardError::Invalid(text)) if text.contains("GRANT SET ON PARAMETER")),
+        "{refused:?}"
+    );
+    server.run_sql("postgres", "GRANT SET ON PARAMETER session_replication_role TO plain");
+    assert_eq!(shard.apply(rows()).await.expect("it was granted").written, 1);
+    assert_eq!(shard.changes(shard.seq().await.expect("a position"), 10).await.expect("a page").changes, vec![]);
+}
+
+/// A client that knows the names of our settings still cannot write past the log, nor commit less than durably.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_cannot_switch_the_capture_off() {
+    let (shard, _) = new_shard().await;
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    let texts = [
+        "SELECT set_config('isles.applying', 'guess', true)",
+        "SET LOCAL session_replication_role = replica",
+        "SET LOCAL synchronous_commit = off",
+        "INSERT INTO items (_bucket, id) VALUES (1, 1)",
+        "INSERT INTO notes (_shard, id) VALUES ('a', 1)",
+    ];
+    let request = Request::write(claim(1, 1), texts.iter().map(|text| sql(text, vec![])).collect());
+    shard.execute(request).await.expect("it runs");
+    assert_eq!(read_log(&shard, from, 10, 2).await.len(), 2);
+}

@@ -2,7 +2,7 @@
 
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::ShardError;
-use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
+use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_engine::postgres::{PostgresOptions, PostgresShard};
 use isles_engine::shard::{
     Batch, Begin, ImportMode, Incoming, Isolation, KeyRange, Limits, Request, RowVersion, Scope, Shard, Statement,
@@ -1253,6 +1253,152 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
                 break;
             }
             assert!(began.elapsed() < Duration::from_secs(10), "after {text}:\n{rows:?}\n{log:#?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_is_opened_by_many_at_once_and_not_by_an_older_version() {
+    let url = pgserver::shared().create_database();
+    let opened = futures::future::join_all((0..4).map(|_| try_open(&url, PostgresOptions::default()))).await;
+    assert!(opened.iter().all(Result::is_ok));
+    client(&url).await.batch_execute("UPDATE _isles.meta SET format = 99").await.expect("a later version");
+    let error = try_open(&url, PostgresOptions::default()).await.map(drop_shard).expect_err("it is newer");
+    assert!(matches!(&error, ShardError::Invalid(text) if text.contains("format 99")), "{error}");
+}
+
+/// Whoever dies while it registers a reader has been promised nothing; the next one gets a whole log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_was_half_registered_is_registered_anew() {
+    let (shard, url) = new_shard().await;
+    let half = "INSERT INTO _isles.consumer (stream) VALUES ('reader')";
+    client(&url).await.batch_execute(half).await.expect("as if it had died here");
+    shard.execute(item_write(1)).await.expect("it is not captured");
+    assert_eq!(shard.consumers().await, Ok(vec![]));
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    shard.execute(item_write(2)).await.expect("it is captured");
+    assert_eq!(
+        read_log(&shard, from, 10, 1).await.iter().map(short).collect::<Vec<_>>(),
+        vec![("items".to_string(), Op::Insert, vec![Value::Int(2)])]
+    );
+    // The same when the shard is opened: capture is what the readers want.
+    client(&url).await.batch_execute("DELETE FROM _isles.consumer").await.expect("as if it had died here");
+    let again = open_at(&url, PostgresOptions::default()).await;
+    again.execute(item_write(3)).await.expect("it is not captured");
+    assert_eq!(again.stats().await.expect("stats").log_records, 0);
+}
+
+/// A superuser is needed for nothing but applying rows of other shards, and that can be granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_user_is_enough() {
+    let server = pgserver::shared();
+    server.run_sql("postgres", "CREATE ROLE plain LOGIN");
+    server.run_sql("postgres", "CREATE DATABASE plain OWNER plain");
+    let url = server.url("plain").replace("postgres@", "plain@");
+    let shard = open_at(&url, PostgresOptions::default()).await;
+    prepare(&shard).await;
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    shard.execute(item_write(1)).await.expect("a write");
+    assert_eq!(read_log(&shard, from, 10, 1).await.len(), 1);
+    let rows = || batch(vec![note(Some("a"), 1, 1, None, Some("x"))]);
+    let refused = shard.apply(rows()).await;
+    assert!(
+        matches!(&refused, Err(ShardError::Invalid(text)) if text.contains("GRANT SET ON PARAMETER")),
+        "{refused:?}"
+    );
+    server.run_sql("postgres", "GRANT SET ON PARAMETER session_replication_role TO plain");
+    assert_eq!(shard.apply(rows()).await.expect("it was granted").written, 1);
+    assert_eq!(shard.changes(shard.seq().await.expect("a position"), 10).await.expect("a page").changes, vec![]);
+}
+
+/// A client that knows the names of our settings still cannot write past the log, nor commit less than durably.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_cannot_switch_the_capture_off() {
+    let (shard, _) = new_shard().await;
+    let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    let texts = [
+        "SELECT set_config('isles.applying', 'guess', true)",
+        "SET LOCAL session_replication_role = replica",
+        "SET LOCAL synchronous_commit = off",
+        "INSERT INTO items (_bucket, id) VALUES (1, 1)",
+        "INSERT INTO notes (_shard, id) VALUES ('a', 1)",
+    ];
+    let request = Request::write(claim(1, 1), texts.iter().map(|text| sql(text, vec![])).collect());
+    shard.execute(request).await.expect("it runs");
+    assert_eq!(read_log(&shard, from, 10, 2).await.len(), 2);
+}
+
+/// A row that had a unique value before another one got it arrives late, in a batch of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_older_of_two_rows_that_collide_gives_way() {
+    let (shard, _) = new_shard().await;
+    // At the source: 1 had "x" (3), lost it (5); 2 got it (6), lost it (8); 3 has it (9), and 1 has "y" (10).
+    let mut history = vec![
+        note(Some("a"), 1, 3, None, Some("x")),
+        note(Some("a"), 1, 5, None, Some("w")),
+        note(Some("a"), 2, 6, None, Some("x")),
+        note(Some("a"), 2, 8, None, None),
+        note(Some("a"), 3, 9, None, Some("x")),
+        note(Some("a"), 1, 10, None, Some("y")),
+    ];
+    let mut turn = 1usize;
+    for round in 0..24 {
+        let name = stream(&format!("round{round}"));
+        for row in &history {
+            let one = Batch { stream: name.clone(), rows: vec![row.clone()], position: None, cursor: None };
+            shard.apply(one).await.unwrap_or_else(|error| panic!("{history:#?}: {error}"));
+        }
+        let mut snapshot = shard.snapshot().await.expect("a snapshot");
+        let page = snapshot.page(&KeyRange::table("notes"), 10).await.expect("a page");
+        let rows: Vec<(i64, Value)> =
+            page.rows.iter().map(|row| (int(&row.values[0]), row.values[2].clone())).collect();
+        assert_eq!(rows, vec![(1, Value::text("y")), (3, Value::text("x"))], "{history:#?}");
+        drop(snapshot);
+        shard.forget_stream(&name).await.expect("forgotten");
+        run(&shard, "DELETE FROM notes").await;
+        turn = turn * 31 % 1_009;
+        let (a, b) = (turn % 6, turn / 6 % 6);
+        history.swap(a, b);
+    }
+    run(&shard, "INSERT INTO notes (_shard, id, body) VALUES ('a', 9, 'x')").await;
+    let refused = shard.apply(batch(vec![note(Some("a"), 3, 9, None, Some("x"))])).await;
+    assert!(refused.is_err(), "a row of our own does not give way");
+    assert_eq!(one_int(&shard, "SELECT id FROM notes").await, 9);
+}
+
+/// The fence in SQL says what the fence in Rust says, for every claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_fence_in_sql_is_the_fence_of_the_table() {
+    let (shard, _) = new_shard().await;
+    let mut random = 12_345u64;
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let tenants = [None, Some(TenantId::new("a").expect("valid")), Some(TenantId::new("b").expect("valid"))];
+    let modes = [FenceMode::Open, FenceMode::ReadOnly, FenceMode::Closed];
+    for version in 2..40 {
+        let first = next(12) as u32;
+        let scope = match next(4) {
+            0 => FenceScope::Tenant(tenants[next(3) as usize].clone()),
+            1 => FenceScope::Shared,
+            _ => FenceScope::Buckets { group: group(), first: BucketId(first), last: BucketId(first + next(4) as u32) },
+        };
+        let fence = Fence { scope, version: RoutingVersion(version), mode: modes[next(3) as usize] };
+        shard.set_fences(vec![fence], Duration::from_secs(5)).await.expect("versions rise");
+        let table = FenceTable::from_fences(shard.fences().await.expect("fences")).expect("valid");
+        for _ in 0..8 {
+            let units = (0..1 + next(3)).map(|_| match next(3) {
+                0 => Claimed::Bucket(group(), BucketId(next(14) as u32)),
+                1 => Claimed::Tenant(tenants[next(3) as usize].clone(), group(), BucketId(next(14) as u32)),
+                _ => Claimed::Shared,
+            });
+            let units = units.collect();
+            let claim = Claim { version: RoutingVersion(version.saturating_sub(next(12))), units };
+            let access = if next(2) == 0 { Access::Read } else { Access::Write };
+            let statements = vec![sql("SELECT 1", vec![])];
+            let request = Request { claim: claim.clone(), access, statements, limits: Limits::default() };
+            assert_eq!(shard.execute(request).await.map(drop), table.check(&claim, access), "{claim:?} {access:?}");
         }
     }
 }

@@ -18,12 +18,14 @@
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::pool::Conn;
+use super::unique;
 use super::value::Param;
 use crate::error::{Result, ShardError};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Encoder, Value};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 /// Applies a batch in an open transaction, up to its COMMIT.
@@ -135,7 +137,7 @@ fn newest_of<'a>(schema: &Schema, batch: &'a Batch) -> Result<ByKey<'a>> {
 }
 
 /// A key in bytes. Keys that are equal to the server have equal bytes: 1.0 is 1.00, and 0.0 is -0.0.
-fn key_bytes(key: &[Value]) -> Vec<u8> {
+pub(super) fn key_bytes(key: &[Value]) -> Vec<u8> {
     let mut out = Encoder::default();
     for value in key {
         match value {
@@ -183,17 +185,17 @@ fn by_table<'a, 'b>(
 }
 
 /// Columns of values that travel as arrays, one parameter for each.
-struct Columns {
+pub(super) struct Columns {
     params: Vec<Param>,
     types: Vec<Type>,
 }
 
 impl Columns {
-    fn new() -> Columns {
+    pub(super) fn new() -> Columns {
         Columns { params: Vec::new(), types: Vec::new() }
     }
 
-    fn push(&mut self, values: &[&Value], ty: DataType) -> Result<()> {
+    pub(super) fn push(&mut self, values: &[&Value], ty: DataType) -> Result<()> {
         let array = array_of(ty);
         self.params.push(Param::array(values.iter().copied(), &array)?);
         self.types.push(array);
@@ -201,9 +203,15 @@ impl Columns {
     }
 
     /// `unnest($1, $2, …)`, or as many rows without columns if there are none.
-    fn unnest(&self) -> String {
+    pub(super) fn unnest(&self) -> String {
         let places: Vec<String> = (1..=self.params.len()).map(|at| format!("${at}")).collect();
         format!("unnest({})", places.join(", "))
+    }
+
+    pub(super) async fn query(&self, conn: &Conn, text: &str) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        let statement = conn.prepare_typed(text, &self.types).await?;
+        let params: Vec<&(dyn ToSql + Sync)> = self.params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+        conn.query(&statement, &params).await
     }
 
     async fn run(&self, conn: &Conn, text: &str) -> std::result::Result<u64, tokio_postgres::Error> {
@@ -250,10 +258,14 @@ fn hidden_column(table: &Table) -> Option<(&'static str, DataType)> {
     }
 }
 
-/// Deletes the rows of these keys, where they are of the unit that the batch says.
 async fn delete(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
     let targets: Vec<(&Unit, &[Value])> =
         rows.iter().flat_map(|latest| latest.units.iter().map(|unit| (*unit, latest.row.key.as_slice()))).collect();
+    delete_keys(conn, table, &targets).await
+}
+
+/// Deletes the rows of these keys, where they are of the unit that goes with them.
+pub(super) async fn delete_keys(conn: &Conn, table: &Table, targets: &[(&Unit, &[Value])]) -> Result<()> {
     if targets.is_empty() {
         return Ok(());
     }
@@ -301,22 +313,60 @@ fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<Str
 }
 
 async fn insert(conn: &Conn, table: &Table, rows: &[&Incoming]) -> Result<()> {
+    if !table.keys.iter().any(|key| key.unique) {
+        return insert_rows(conn, table, rows).await.map_err(|error| other_unit(error, table));
+    }
+    plain(conn, "SAVEPOINT rows").await?;
+    match insert_rows(conn, table, rows).await {
+        Err(error) if collides(&error, table) => {
+            plain(conn, "ROLLBACK TO rows").await?;
+            let kept = unique::give_way(conn, table, rows).await?;
+            insert_rows(conn, table, &kept).await.map_err(|error| other_unit(error, table))
+        }
+        result => result.map_err(|error| other_unit(error, table)),
+    }
+}
+
+async fn plain(conn: &Conn, text: &str) -> Result<()> {
+    conn.batch_execute(text).await.map_err(fault::before_commit)
+}
+
+/// Why rows could not be inserted: an error of ours before anything was sent, or the server's.
+enum Refusal {
+    Ours(ShardError),
+    Server(tokio_postgres::Error),
+}
+
+async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::result::Result<(), Refusal> {
     let values: Vec<(&Unit, &[Value])> = rows.iter().filter_map(|row| Some((&row.unit, row.row.as_deref()?))).collect();
     if values.is_empty() {
         return Ok(());
     }
-    let (names, arrays) = written_columns(table, &values)?;
+    let (names, arrays) = written_columns(table, &values).map_err(Refusal::Ours)?;
     let text =
         format!("INSERT INTO {} ({}) SELECT * FROM {}", table_name(&table.name), columns(&names), arrays.unnest());
-    arrays.run(conn, &text).await.map(drop).map_err(|error| other_unit(error, table))
+    arrays.run(conn, &text).await.map(drop).map_err(Refusal::Server)
+}
+
+/// The unique key that a row collides on, if that is what the server says.
+fn taken_key(error: &Refusal) -> Option<&str> {
+    let Refusal::Server(error) = error else { return None };
+    error.as_db_error().filter(|error| error.code().code() == "23505")?.constraint()
+}
+
+fn collides(error: &Refusal, table: &Table) -> bool {
+    taken_key(error).is_some_and(|name| table.keys.iter().any(|key| key.name == name))
 }
 
 /// A primary key that is taken although the unit's own row was deleted is another unit's.
-fn other_unit(error: tokio_postgres::Error, table: &Table) -> ShardError {
-    let taken = error.as_db_error().filter(|error| error.code().code() == "23505");
-    let primary =
-        taken.is_some_and(|error| error.constraint().is_some_and(|name| table.keys.iter().all(|key| key.name != name)));
-    if primary { belongs_elsewhere(table) } else { fault::before_commit(error) }
+fn other_unit(error: Refusal, table: &Table) -> ShardError {
+    if taken_key(&error).is_some() && !collides(&error, table) {
+        return belongs_elsewhere(table);
+    }
+    match error {
+        Refusal::Ours(error) => error,
+        Refusal::Server(error) => fault::before_commit(error),
+    }
 }
 
 fn belongs_elsewhere(table: &Table) -> ShardError {

@@ -13,6 +13,7 @@
 //!   * [`transaction`]  requests and interactive transactions
 //!   * [`snapshot`]     pages and digests of one moment
 //!   * [`apply`]        rows from elsewhere
+//!   * [`unique`]       rows that collide while they arrive out of order
 //!
 //! User tables are in `public`. There are three pools, so that no one waits for a connection that is held by someone
 //! who waits for him: clients' work; our own short looks, also in the midst of a client's transaction; and changes of
@@ -33,6 +34,7 @@ mod schema;
 mod setup;
 mod snapshot;
 mod transaction;
+mod unique;
 mod value;
 
 use crate::env::Env;

@@ -66,7 +66,7 @@ impl Query {
     }
 }
 
-fn key_types(table: &Table) -> Vec<DataType> {
+pub(super) fn key_types(table: &Table) -> Vec<DataType> {
     let lead = matches!(table.kind, TableKind::Tenant).then_some(DataType::Text);
     lead.into_iter().chain(table.key_positions().into_iter().map(|at| table.columns[at].ty)).collect()
 }

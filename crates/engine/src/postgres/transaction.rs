@@ -49,6 +49,10 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 /// Open cursors of a transaction, each of which holds resources in the server.
 const MAX_CURSORS: usize = 1_000;
 
+/// Ends a transaction. A client may have made its commit asynchronous; but then others would see what a crash takes
+/// back, and readers of the log would have been given positions that come again (I-4).
+const COMMIT: &str = "SET LOCAL synchronous_commit = on; COMMIT";
+
 /// What rows and bytes a request may still return; shared by its statements, which run side by side.
 struct Budget {
     rows: AtomicUsize,
@@ -169,9 +173,9 @@ async fn attempt(
         }
         Ok(outcomes) => {
             committing.store(true, Ordering::SeqCst);
-            let answer = conn.batch_execute("COMMIT").await.map_err(fault::during_commit);
+            let answer = conn.batch_execute(COMMIT).await.map_err(fault::during_commit);
             committing.store(false, Ordering::SeqCst);
-            conn.finish(Ended::Closed);
+            conn.finish(if answer.is_ok() { Ended::Closed } else { Ended::Open });
             answer.map(|()| outcomes)
         }
         Err(error) => {
@@ -625,7 +629,7 @@ impl Transaction for PgTransaction {
         let (env, time) = (self.env.clone(), self.limits.time + GRACE);
         let conn = self.conn.take().ok_or_else(lost)?;
         let answer = {
-            let commit = std::pin::pin!(conn.batch_execute("COMMIT"));
+            let commit = std::pin::pin!(conn.batch_execute(COMMIT));
             match select(commit, env.sleep(time)).await {
                 Either::Left((answer, _)) => answer.map_err(fault::during_commit),
                 Either::Right(_) => Err(ShardError::MayHaveHappened("the time limit passed during commit".into())),
@@ -634,7 +638,8 @@ impl Transaction for PgTransaction {
         match answer {
             // Nobody waits for the answer any more, so nobody knows when the connection is clean.
             Err(ShardError::MayHaveHappened(_)) => drop(conn),
-            _ => conn.finish(Ended::Closed),
+            Err(_) => conn.finish(Ended::Open),
+            Ok(()) => conn.finish(Ended::Closed),
         }
         answer
     }

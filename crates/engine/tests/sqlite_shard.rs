@@ -280,7 +280,8 @@ async fn a_backup_of_a_live_shard_is_one_moment_of_it() {
     let writing = tokio::spawn(async move {
         let mut n = 2_000;
         while !stop.load(Ordering::Relaxed) {
-            let add = Statement::new("INSERT INTO notes (id, body) VALUES ($1, $2)", vec![Value::Int(n), Value::text("z")]);
+            let add =
+                Statement::new("INSERT INTO notes (id, body) VALUES ($1, $2)", vec![Value::Int(n), Value::text("z")]);
             let remove = Statement::new("DELETE FROM notes WHERE id = $1", vec![Value::Int(n - 2_000)]);
             writer.execute(Request::write(Claim::default(), vec![add, remove])).await.expect("write");
             n += 1;

@@ -23,7 +23,7 @@ use super::value::Param;
 use crate::error::{Result, ShardError};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
-use isles_kernel::value::{DataType, Encoder, Value};
+use isles_kernel::value::{DataType, Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -42,6 +42,7 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     for (name, rows) in by_table(&newest, &fresh) {
         let table = schema.table(name)?;
         delete(conn, table, &rows).await?;
+        refuse_others(conn, table, &rows).await?;
         let written: Vec<&Incoming> = rows.iter().map(|latest| latest.row).filter(|row| row.row.is_some()).collect();
         insert(conn, table, &written).await?;
         applied.written += written.len() as u64;
@@ -134,22 +135,6 @@ fn newest_of<'a>(schema: &Schema, batch: &'a Batch) -> Result<ByKey<'a>> {
         }
     }
     Ok(newest)
-}
-
-/// A key in bytes. Keys that are equal to the server have equal bytes: 1.0 is 1.00, and 0.0 is -0.0.
-pub(super) fn key_bytes(key: &[Value]) -> Vec<u8> {
-    let mut out = Encoder::default();
-    for value in key {
-        match value {
-            Value::Numeric(n) if n.as_str().contains('.') => {
-                let short = n.as_str().trim_end_matches('0').trim_end_matches('.');
-                out.text_of(DataType::Numeric, if short == "-0" { "0" } else { short }.as_bytes());
-            }
-            Value::Float(x) if *x == 0.0 => out.float(0.0),
-            other => out.value(other),
-        }
-    }
-    out.bytes
 }
 
 /// Stores the versions that are newer than what is stored; returns the keys they are of.
@@ -290,6 +275,33 @@ pub(super) async fn delete_keys(conn: &Conn, table: &Table, targets: &[(&Unit, &
         conditions.join(" AND ")
     );
     arrays.run(conn, &text).await.map(drop).map_err(fault::before_commit)
+}
+
+/// A key that was to be deleted and is still there belongs to another unit. (One that was to be written collides.)
+async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
+    let gone: Vec<&[Value]> =
+        rows.iter().filter(|latest| latest.row.row.is_none()).map(|latest| latest.row.key.as_slice()).collect();
+    if gone.is_empty() || !matches!(table.kind, TableKind::Hash { .. }) {
+        return Ok(());
+    }
+    let mut arrays = Columns::new();
+    let mut conditions = Vec::new();
+    for (at, name) in table.physical_key().iter().enumerate() {
+        arrays.push(&gone.iter().map(|key| &key[at]).collect::<Vec<_>>(), column_type(table, name))?;
+        conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
+    }
+    let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
+    let text = format!(
+        "SELECT 1 FROM {} AS t, {} AS u ({}) WHERE {} LIMIT 1",
+        table_name(&table.name),
+        arrays.unnest(),
+        names.join(", "),
+        conditions.join(" AND ")
+    );
+    match arrays.query(conn, &text).await.map_err(fault::before_commit)?.is_empty() {
+        true => Ok(()),
+        false => Err(belongs_elsewhere(table)),
+    }
 }
 
 fn column_type(table: &Table, name: &str) -> DataType {

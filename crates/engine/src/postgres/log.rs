@@ -6,12 +6,16 @@
 //!     positions  1 2 3 _ 5 6 _ 8      `_` is a gap: rolled back, lost in a crash, or not yet committed
 //!     complete ──────┘
 //!
-//! A reader stops below the first gap that can still be filled. Whoever drew a position had a transaction id by then,
-//! for the trigger fires after the row was written. So once we see a gap, we draw an id of our own ([`Marks::pending`]):
-//! the one who may fill the gap has a smaller id. When no running transaction has a smaller id, the gap is dead.
-//! (The snapshot's `xmax` would not do as a mark: it is above the last id that has *ended*, and one that still runs may
-//! be above it.) A gap below a row that is dead stays dead, so one number, [`Marks::dead_through`], holds all we learn.
-//! It is kept in memory: losing it costs a little time and nothing else.
+//! A reader stops below the first gap that can still be filled. Whoever draws a position inserts into the log, and so
+//! holds a lock on it, from before the draw until its transaction ends. So a look at the locks tells: a position that
+//! had been drawn before the look, and is not visible after it, is dead unless one of the holders seen then may still
+//! commit it. [`Horizon`] is such a look. Locks are of this database alone, and of those who write to the log: neither
+//! a long reader nor another database of the server holds the log up.
+//!
+//!     last position drawn → holders of the log's lock → snapshot      in this order, one statement each
+//!
+//! A gap below a position that is dead stays dead, so one number, [`Marks::dead_through`], holds all we learn. It is
+//! kept in memory: losing it costs a little time and nothing else.
 //!
 //! No position is given out that the sequence could fall behind in a crash: all are positions of visible rows.
 //!
@@ -45,7 +49,7 @@ use isles_kernel::change::{Change, Op};
 use isles_kernel::names::{BucketId, SchemaVersion, Seq, StreamId, TenantId, TxnId};
 use isles_kernel::schema::{Schema, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_postgres::types::Type;
@@ -53,6 +57,9 @@ use tokio_postgres::{Client, Row};
 
 /// Marks that wait for transactions to end; with more, a new gap waits for an old mark first.
 const MAX_PENDING: usize = 64;
+/// How long a reader waits for those who hold a gap open, and how often it looks.
+const GAP_WAIT: Duration = Duration::from_millis(50);
+const GAP_PAUSE: Duration = Duration::from_millis(1);
 /// Gaps looked at in one go; the first live one ends the look anyway.
 const MAX_GAPS: i64 = 1_000;
 /// Records deleted by one transaction of a trim.
@@ -66,20 +73,27 @@ const SWITCH_LIMIT: Duration = Duration::from_secs(30);
 const CAPTURE_SLOT: i32 = -2;
 
 /// What a reader has learned of the log's gaps.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Marks {
     /// Everything up to here is visible or will never be.
     complete: i64,
-    /// Gaps below this position are dead.
+    /// Positions up to here that are not visible are dead.
     dead_through: i64,
-    /// (position, id): gaps below the position are dead once every transaction below the id has ended.
-    pending: VecDeque<(i64, u64)>,
+    /// Horizons whose holders had not all ended when last looked at.
+    pending: VecDeque<Horizon>,
+}
+
+/// Who may still commit a position that had been drawn.
+#[derive(Debug, Clone)]
+struct Horizon {
+    /// The last position drawn, read before the holders.
+    drawn: i64,
+    /// The transactions that wrote to the log and had not ended.
+    holders: BTreeSet<String>,
 }
 
 /// One look at the log, with one snapshot.
 struct Look {
-    /// No transaction below this id is running.
-    oldest: u64,
     trimmed: i64,
     last: i64,
     /// Gaps as (row before, row after).
@@ -87,10 +101,23 @@ struct Look {
 }
 
 const LOOK: &str = "\
-    SELECT pg_snapshot_xmin(pg_current_snapshot())::text, meta.trimmed, \
-           coalesce((SELECT max(seq) FROM _isles.log), 0), \
+    SELECT meta.trimmed, coalesce((SELECT max(seq) FROM _isles.log), 0), \
            ARRAY(SELECT prev FROM gaps), ARRAY(SELECT seq FROM gaps) \
     FROM _isles.meta AS meta";
+
+const DRAWN: &str = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM _isles.log_seq";
+
+const HOLDERS: &str = "\
+    SELECT virtualtransaction FROM pg_catalog.pg_locks \
+    WHERE locktype = 'relation' AND relation = '_isles.log'::regclass AND mode = 'RowExclusiveLock' \
+      AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
+      AND pid IS DISTINCT FROM pg_backend_pid()";
+
+async fn horizon(conn: &Conn) -> Result<Horizon> {
+    let drawn = conn.row(DRAWN, &[]).await?.get(0);
+    let holders = conn.rows(HOLDERS, &[]).await?;
+    Ok(Horizon { drawn, holders: holders.iter().map(|row| row.get(0)).collect() })
+}
 
 async fn look(conn: &Conn, base: i64) -> Result<Look> {
     let text = format!(
@@ -98,13 +125,8 @@ async fn look(conn: &Conn, base: i64) -> Result<Look> {
          OVER (ORDER BY seq) AS prev FROM _isles.log WHERE seq > $1) AS l WHERE seq > prev + 1 ORDER BY seq LIMIT {MAX_GAPS}) {LOOK}"
     );
     let row = conn.row(&text, &[&base]).await?;
-    let (from, to): (Vec<i64>, Vec<i64>) = (row.get(3), row.get(4));
-    Ok(Look {
-        oldest: xid(row.get(0))?,
-        trimmed: row.get(1),
-        last: row.get(2),
-        gaps: from.into_iter().zip(to).collect(),
-    })
+    let (from, to): (Vec<i64>, Vec<i64>) = (row.get(2), row.get(3));
+    Ok(Look { trimmed: row.get(0), last: row.get(1), gaps: from.into_iter().zip(to).collect() })
 }
 
 fn xid(text: &str) -> Result<u64> {
@@ -112,71 +134,73 @@ fn xid(text: &str) -> Result<u64> {
 }
 
 impl Marks {
-    fn learn(&mut self, look: &Look) {
-        self.complete = self.complete.max(look.trimmed);
-        while let Some((position, id)) = self.pending.front().copied() {
-            if look.oldest < id {
-                break;
-            }
-            self.dead_through = self.dead_through.max(position);
-            self.pending.pop_front();
+    fn learn(&mut self, horizon: Horizon) {
+        let dead = |old: &Horizon| old.holders.is_disjoint(&horizon.holders);
+        let ended = self.pending.iter().filter(|old| dead(old)).map(|old| old.drawn).max().unwrap_or(0);
+        self.dead_through = self.dead_through.max(ended);
+        self.pending.retain(|old| old.drawn > self.dead_through);
+        if horizon.holders.is_empty() {
+            self.dead_through = self.dead_through.max(horizon.drawn);
+        } else if self.pending.len() < MAX_PENDING && self.pending.back().is_none_or(|old| old.drawn < horizon.drawn) {
+            self.pending.push_back(horizon);
         }
     }
 
-    /// The end of the complete part, and whether a live gap ends it.
+    /// The end of the complete part, and whether a gap that may be live ends it.
     fn end(&self, look: &Look) -> (i64, bool) {
-        match look.gaps.iter().find(|(_, after)| *after > self.dead_through) {
-            Some((before, _)) => ((*before).max(self.complete), true),
+        // The last position missing in a gap is the one before the row behind it.
+        let end = match look.gaps.iter().find(|(_, after)| after - 1 > self.dead_through) {
+            Some((before, _)) => (*before, true),
             // There may be more gaps than we have looked at; the rest is for the next look.
             None if look.gaps.len() as i64 == MAX_GAPS => (look.gaps.last().map_or(0, |gap| gap.1), true),
-            None => (look.last.max(self.complete), false),
-        }
-    }
-
-    fn wants_mark(&self, look: &Look) -> bool {
-        let marked = self.pending.back().map_or(self.dead_through, |mark| mark.0);
-        self.pending.len() < MAX_PENDING && look.last > marked
+            None => (look.last, false),
+        };
+        (end.0.max(self.complete).max(look.trimmed), end.1)
     }
 }
 
-/// Finds how far the log is complete, and remembers it.
-pub(super) async fn complete(conn: &Conn, marks: &Mutex<Marks>) -> Result<i64> {
+/// Finds how far the log is complete, and remembers it. Waits a little for those who hold a gap open: most writers end
+/// in a moment.
+pub(super) async fn complete(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks>) -> Result<i64> {
+    let give_up = env.elapsed() + GAP_WAIT;
     let base = locked(marks).complete;
-    let look = look(conn, base).await?;
-    let (end, wants_mark) = {
-        let mut marks = locked(marks);
-        marks.learn(&look);
-        let (end, gap) = marks.end(&look);
-        marks.complete = marks.complete.max(end);
-        (end, gap && marks.wants_mark(&look))
-    };
-    if wants_mark {
-        // After the look, so that whoever could fill a gap that it saw has a smaller id.
-        let text = "SELECT pg_current_xact_id()::text";
-        let row = conn.query_one(text, &[]).await.map_err(fault::before_commit)?;
-        let id = xid(row.get(0))?;
-        let mut marks = locked(marks);
-        if marks.wants_mark(&look) {
-            marks.pending.push_back((look.last, id));
+    let mut look = self::look(conn, base).await?;
+    loop {
+        let (end, blocked) = {
+            let mut marks = locked(marks);
+            let (end, blocked) = marks.end(&look);
+            marks.complete = marks.complete.max(end);
+            (end, blocked)
+        };
+        if !blocked || env.elapsed() >= give_up {
+            return Ok(end);
         }
+        let seen = horizon(conn).await?;
+        let free = seen.holders.is_empty();
+        locked(marks).learn(seen);
+        if !free {
+            env.sleep(GAP_PAUSE).await;
+        }
+        let base = locked(marks).complete;
+        look = self::look(conn, base).await?;
     }
-    Ok(end)
+}
+
+/// Looks at who may fill gaps; to be called before a snapshot that [`complete_in_snapshot`] is asked of.
+pub(super) async fn prepare_snapshot(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks>) -> Result<()> {
+    complete(conn, env, marks).await?;
+    let seen = horizon(conn).await?;
+    locked(marks).learn(seen);
+    Ok(())
 }
 
 /// How far the log is complete in the snapshot of `conn`'s transaction.
-pub(super) async fn complete_in_snapshot(conn: &Conn, marks: &Mutex<Marks>) -> Result<i64> {
-    // Both were true before the snapshot's first statement, this one, so they are true in it.
-    let (base, dead_through, pending) = {
-        let marks = locked(marks);
-        (marks.complete, marks.dead_through, marks.pending.clone())
-    };
-    let look = look(conn, base).await?;
-    let mut view = Marks { complete: base, dead_through, pending };
-    view.learn(&look);
-    Ok(view.end(&look).0)
+pub(super) async fn complete_in_snapshot(conn: &Conn, known: &Marks) -> Result<i64> {
+    let look = look(conn, known.complete).await?;
+    Ok(known.end(&look).0)
 }
 
-fn locked(marks: &Mutex<Marks>) -> std::sync::MutexGuard<'_, Marks> {
+pub(super) fn locked(marks: &Mutex<Marks>) -> std::sync::MutexGuard<'_, Marks> {
     marks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -186,12 +210,13 @@ pub(super) type History = Mutex<Option<Arc<BTreeMap<i64, Arc<Schema>>>>>;
 /// Changes after `after`, up to where the log is complete.
 pub(super) async fn changes(
     conn: &Conn,
+    env: &dyn Env,
     marks: &Mutex<Marks>,
     history: &History,
     after: Seq,
     limit: usize,
 ) -> Result<ChangePage> {
-    let end = complete(conn, marks).await?;
+    let end = complete(conn, env, marks).await?;
     let from = position(after)?;
     let text =
         "SELECT seq, txn::text, tab, before, after FROM _isles.log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3";
@@ -312,7 +337,7 @@ pub(super) async fn add_consumer(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks
     let insert = "INSERT INTO _isles.consumer (stream) VALUES ($1) ON CONFLICT DO NOTHING";
     write(conn, insert, &[&stream.as_str()]).await?;
     switch_all(conn, env, Capture::On).await?;
-    let present = complete(conn, marks).await?;
+    let present = complete(conn, env, marks).await?;
     let update = "UPDATE _isles.consumer SET position = $2 WHERE stream = $1";
     write(conn, update, &[&stream.as_str(), &present]).await?;
     Ok(Seq(present as u64))
@@ -411,9 +436,15 @@ async fn roll_back(conn: &Conn) -> Result<()> {
 }
 
 /// Moves a reader forward.
-pub(super) async fn advance(conn: &Conn, marks: &Mutex<Marks>, stream: &StreamId, to: Seq) -> Result<()> {
+pub(super) async fn advance(
+    conn: &Conn,
+    env: &dyn Env,
+    marks: &Mutex<Marks>,
+    stream: &StreamId,
+    to: Seq,
+) -> Result<()> {
     let to = position(to)?;
-    if to > locked(marks).complete && to > complete(conn, marks).await? {
+    if to > locked(marks).complete && to > complete(conn, env, marks).await? {
         return Err(ShardError::invalid(format!("the log is not complete up to position {to}")));
     }
     let update = "UPDATE _isles.consumer SET position = greatest(position, $2) WHERE stream = $1 RETURNING position";

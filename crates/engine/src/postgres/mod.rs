@@ -41,8 +41,8 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, Engine, ImportMode, Limits, Outcome, Request, Shard, ShardStats,
-    Snapshot, StoredRow, StreamState, Transaction,
+    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request, Shard,
+    ShardStats, Snapshot, StoredRow, StreamState, Transaction,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -62,8 +62,6 @@ const ADMIN_CONNECTIONS: usize = 2;
 const OWN_LIMIT: Duration = Duration::from_secs(60);
 /// Commits between two looks at the log's length; a look costs far less than so many commits.
 const COMMITS_PER_LOOK: u64 = 256;
-/// Changes of one page of the log.
-const MAX_CHANGES: usize = 10_000;
 
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
@@ -191,7 +189,7 @@ impl Inner {
 
     async fn stats(&self) -> Result<ShardStats> {
         let conn = self.control.lend().await?;
-        let seq = log::complete(&conn, &self.marks).await?;
+        let seq = log::complete(&conn, &*self.env, &self.marks).await?;
         let text = "SELECT pg_database_size(current_database()), (SELECT count(*) FROM _isles.log), \
                     pg_total_relation_size('_isles.log')";
         let row = conn.row(text, &[]).await?;
@@ -321,7 +319,10 @@ impl Shard for PostgresShard {
     }
 
     async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        let taken = self.inner.within(OWN_LIMIT, snapshot::take(&self.inner.clients, &self.inner.marks)).await?;
+        let taken = self
+            .inner
+            .within(OWN_LIMIT, snapshot::take(&self.inner.clients, &*self.inner.env, &self.inner.marks))
+            .await?;
         Ok(Box::new(taken))
     }
 
@@ -348,7 +349,7 @@ impl Shard for PostgresShard {
     async fn seq(&self) -> Result<Seq> {
         let work = async {
             let conn = self.inner.control.lend().await?;
-            let seq = log::complete(&conn, &self.inner.marks).await?;
+            let seq = log::complete(&conn, &*self.inner.env, &self.inner.marks).await?;
             conn.keep();
             Ok(Seq(seq as u64))
         };
@@ -356,13 +357,13 @@ impl Shard for PostgresShard {
     }
 
     async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
-        if limit == 0 {
-            return Err(ShardError::invalid("a page has at least one change"));
+        if !EVENT_ROWS.contains(&limit) {
+            return Err(ShardError::invalid(format!("a page has 1 to {} changes, not {limit}", EVENT_ROWS.end())));
         }
-        let (inner, limit) = (&self.inner, limit.min(MAX_CHANGES));
+        let inner = &self.inner;
         let work = async {
             let conn = inner.control.lend().await?;
-            let page = log::changes(&conn, &inner.marks, &inner.history, after, limit).await;
+            let page = log::changes(&conn, &*inner.env, &inner.marks, &inner.history, after, limit).await;
             // Being behind the log is no reason to lose the connection.
             if matches!(page, Ok(_) | Err(ShardError::Trimmed { .. } | ShardError::Invalid(_))) {
                 conn.keep();
@@ -387,7 +388,7 @@ impl Shard for PostgresShard {
         let inner = &self.inner;
         let work = async {
             let conn = inner.control.lend().await?;
-            log::advance(&conn, &inner.marks, stream, position).await?;
+            log::advance(&conn, &*inner.env, &inner.marks, stream, position).await?;
             conn.keep();
             Ok(())
         };

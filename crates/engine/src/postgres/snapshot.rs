@@ -13,6 +13,7 @@ use super::pool::{Conn, Connections, Ended};
 use super::schema;
 use super::transaction::read_value;
 use super::value::{Param, type_of};
+use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
 use async_trait::async_trait;
@@ -33,10 +34,12 @@ pub(super) struct PgSnapshot {
     schema: Schema,
 }
 
-pub(super) async fn take(connections: &Connections, marks: &Mutex<Marks>) -> Result<PgSnapshot> {
+pub(super) async fn take(connections: &Connections, env: &dyn Env, marks: &Mutex<Marks>) -> Result<PgSnapshot> {
     let conn = connections.lend().await?;
+    log::prepare_snapshot(&conn, env, marks).await?;
+    let known = log::locked(marks).clone();
     conn.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(fault::before_commit)?;
-    let seq = Seq(log::complete_in_snapshot(&conn, marks).await? as u64);
+    let seq = Seq(log::complete_in_snapshot(&conn, &known).await? as u64);
     let schema = schema::load(&conn).await?;
     Ok(PgSnapshot { conn: Some(conn), seq, schema })
 }

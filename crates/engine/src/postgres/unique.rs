@@ -8,7 +8,7 @@
 //! later change of it exists and has not been applied yet; that one brings it back as it should be. Its version stays
 //! stored, as if it were there. A row that no stream has brought has no version, and is never removed.
 
-use super::apply::{Columns, delete_keys, key_bytes};
+use super::apply::{Columns, delete_keys};
 use super::ddl::{quote, table_name};
 use super::fault;
 use super::pool::Conn;
@@ -18,7 +18,7 @@ use crate::error::{Result, ShardError};
 use crate::shard::{Incoming, RowVersion};
 use isles_kernel::names::{RoutingVersion, Seq, TenantId};
 use isles_kernel::schema::{Key, TENANT_KEY_COLUMN, Table, Unit};
-use isles_kernel::value::{DataType, Value};
+use isles_kernel::value::{DataType, Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Makes room for `rows`, which collide on a unique key; returns those that are to be written.

@@ -50,8 +50,8 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS, Outcome,
-    Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS,
+    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -287,7 +287,8 @@ fn dropped() -> ShardError {
 
 fn lock_file(path: &Path) -> Result<File> {
     let lock_path = path.with_extension("lock");
-    let cannot = |error: std::io::Error| ShardError::Unavailable(format!("cannot open {}: {error}", lock_path.display()));
+    let cannot =
+        |error: std::io::Error| ShardError::Unavailable(format!("cannot open {}: {error}", lock_path.display()));
     let file = File::options().create(true).truncate(false).write(true).open(&lock_path).map_err(cannot)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -471,7 +472,9 @@ fn holds(schema: &Schema, change: &SchemaChange) -> bool {
         SchemaChange::AddColumn { table: name, column } => table(name).is_some_and(|t| t.columns.contains(column)),
         SchemaChange::DropColumn { table: name, column } => table(name).is_some_and(|t| t.position(column).is_none()),
         SchemaChange::CreateKey { table: name, key } => table(name).is_some_and(|t| t.keys.contains(key)),
-        SchemaChange::DropKey { table: name, key } => table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key)),
+        SchemaChange::DropKey { table: name, key } => {
+            table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key))
+        }
         SchemaChange::CreateObject(object) => schema.objects.get(&object.name) == Some(object),
         SchemaChange::DropObject { name } => !schema.objects.contains_key(name),
     }

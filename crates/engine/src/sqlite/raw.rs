@@ -197,8 +197,8 @@ impl Db {
         let vfs = options.vfs_name()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
-        let connection = Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())
-            .map_err(|error| open_error(path, &error))?;
+        let connection =
+            Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()).map_err(|error| open_error(path, &error))?;
         let watch = Watch { env, deadline: Duration::MAX, cancel: None, budget: None, stop: None };
         let mut db = Db {
             cursors: BTreeMap::new(),
@@ -221,7 +221,9 @@ impl Db {
         connection.busy_timeout(Duration::from_secs(5))?;
         // Lookaside trades memory for speed on many small statements; thousands of shards are open at once.
         // SAFETY: right after opening, no lookaside memory is in use.
-        unsafe { ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int) };
+        unsafe {
+            ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int)
+        };
         if role == Role::Writer {
             super::vfs::checksum::set_reserve_bytes(connection)
                 .map_err(|code| rusqlite::Error::SqliteFailure(ffi::Error::new(code.0), None))?;
@@ -440,7 +442,12 @@ impl Db {
         page.map_err(|error| self.explain(error))
     }
 
-    fn fetch_foreign(&mut self, id: CursorId, rows: usize, limits: &Limits) -> std::result::Result<CursorPage, Trouble> {
+    fn fetch_foreign(
+        &mut self,
+        id: CursorId,
+        rows: usize,
+        limits: &Limits,
+    ) -> std::result::Result<CursorPage, Trouble> {
         let cursor = self.cursors.get_mut(&id).ok_or_else(no_cursor)?;
         let mut page = CursorPage { rows: Vec::new(), done: cursor.done };
         let mut tally = Tally::new(limits);

@@ -8,7 +8,7 @@ use crate::random;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{Applied, Batch, Incoming, MAX_APPLY_ROWS, RowVersion, StoredRow, StreamState};
 use isles_kernel::names::{RoutingVersion, Seq};
-use isles_kernel::schema::{OnChange, TableKind, Unit};
+use isles_kernel::schema::{Key, OnChange, TableKind, Unit};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
@@ -93,6 +93,40 @@ async fn check_any_order(db: &Db, mut rng: Rng, first: i64) {
     let expected: Vec<StoredRow> = last.into_values().flatten().collect();
     let rows = db.rows("users").await;
     let mine: Vec<StoredRow> = rows.into_iter().filter(|row| int(&row.values[0]) >= first).collect();
+    assert_eq!(mine, expected, "history from {first}");
+}
+
+/// I-34: rows that pass a unique value around may meet on the way; the older claim gives way, and comes back.
+pub(crate) async fn a_unique_value_that_changes_hands_ends_where_it_belongs(world: World) {
+    let mut seats = table("seats", TableKind::Global, &[("id", DataType::Int8), ("guest", DataType::Text)], &["id"]);
+    seats.keys = vec![Key { name: "one_seat_each".into(), columns: vec!["guest".into()], unique: true }];
+    let db = world.shard_with(vec![seats]).await;
+    for round in 0..random::rounds(12) as u64 {
+        check_seats(&db, Rng::new(round), round as i64 * 100).await;
+    }
+}
+
+/// A history of four seats and three guests, none of whom ever sits on two, applied in some order.
+async fn check_seats(db: &Db, mut rng: Rng, first: i64) {
+    let mut seats: BTreeMap<i64, Option<Value>> = BTreeMap::new();
+    let mut history = Vec::new();
+    for seq in 1..=rng.range(10..60) {
+        let id = first + rng.below(4) as i64;
+        let guest = Value::text(format!("guest {} of {first}", rng.below(3)));
+        let taken = seats.iter().any(|(seat, sitting)| *seat != id && sitting.as_ref() == Some(&guest));
+        let sitting = if taken || rng.chance(1, 4) { None } else { Some(guest) };
+        let row = sitting.clone().map(|guest| vec![Value::Int(id), guest]);
+        history.push(Incoming { version: version(seq), ..shared("seats", id, row) });
+        seats.insert(id, sitting);
+    }
+    let name = stream(&format!("seats-{first}"));
+    for rows in scrambled(&mut rng, history.clone()).into_iter().chain(scrambled(&mut rng, history)) {
+        db.apply(batch(&name, rows)).await.unwrap();
+    }
+    let expected: Vec<Vec<Value>> =
+        seats.into_iter().filter_map(|(id, guest)| Some(vec![Value::Int(id), guest?])).collect();
+    let rows = db.rows("seats").await.into_iter().map(|row| row.values);
+    let mine: Vec<Vec<Value>> = rows.filter(|row| int(&row[0]) >= first).collect();
     assert_eq!(mine, expected, "history from {first}");
 }
 

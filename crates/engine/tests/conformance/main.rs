@@ -201,6 +201,7 @@ on_both_engines! {
         a_deleted_row_does_not_come_back,
         a_later_epoch_wins_over_a_higher_position,
         any_order_with_repetitions_ends_in_the_same_rows,
+        a_unique_value_that_changes_hands_ends_where_it_belongs,
         position_and_cursor_are_stored_with_the_rows,
         a_batch_that_fails_leaves_nothing,
         a_row_of_another_unit_is_not_clobbered,

@@ -272,7 +272,10 @@ impl Crashes {
                 Some(read) => Err(format!("{read:?} was read, and then {observed:?}")),
                 None => Ok(()),
             });
-            swept.point(|| format!("crash at operation {:?}, in recovery at {:?}", self.first, self.recoveries), verdict);
+            swept.point(
+                || format!("crash at operation {:?}, in recovery at {:?}", self.first, self.recoveries),
+                verdict,
+            );
             if depth > 1 && has_died {
                 self.sweep(disk, crash, depth - 1, swept);
             }
@@ -457,7 +460,12 @@ fn what_a_full_disk_refused_does_not_come_back() {
 }
 
 /// A file of a shard, byte after byte of which rots.
-fn sweep_rot(files: &[(String, Vec<u8>)], file: &str, flips: usize, allows: impl Fn(usize, &Observed) -> bool) -> Swept {
+fn sweep_rot(
+    files: &[(String, Vec<u8>)],
+    file: &str,
+    flips: usize,
+    allows: impl Fn(usize, &Observed) -> bool,
+) -> Swept {
     let disk = new_disk();
     let (mut swept, mut reported) = (Swept::default(), 0);
     let length = files.iter().find(|(name, _)| name == file).expect("the file is there").1.len();

@@ -9,9 +9,7 @@ use isles_cluster::catalog::{Catalog, Key, Options, SqliteCatalog, Transaction};
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claim, Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{
-    Batch, Digest, Incoming, KeyRange, Request, RowVersion, Scope, Shard, Snapshot, Statement,
-};
+use isles_engine::shard::{Batch, Digest, Incoming, KeyRange, Request, RowVersion, Scope, Shard, Snapshot, Statement};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::hash::BucketCount;
@@ -166,7 +164,8 @@ impl Demo {
 
     /// What a router that knows `policy` says when it sends something for a tenant.
     fn claim(&self, policy: &RoutingPolicy, tenant: &TenantId) -> Claim {
-        let unit = Claimed::Tenant(Some(tenant.clone()), policy.tenant_group().clone(), policy.bucket_of_tenant(tenant));
+        let unit =
+            Claimed::Tenant(Some(tenant.clone()), policy.tenant_group().clone(), policy.bucket_of_tenant(tenant));
         Claim { version: policy.version(), units: vec![unit] }
     }
 
@@ -189,7 +188,8 @@ impl Demo {
         }
         let ms = began.elapsed().as_millis();
         let flushes = self.flushes().await?;
-        let text = format!("{rows} notes written, each durable before its answer, in {ms} ms with {flushes} disk flushes");
+        let text =
+            format!("{rows} notes written, each durable before its answer, in {ms} ms with {flushes} disk flushes");
         self.say(&text, &json!({"step": "writes", "rows": rows, "ms": ms as u64, "flushes": flushes}))
     }
 
@@ -294,7 +294,10 @@ async fn load_policy(catalog: &SqliteCatalog) -> Result<RoutingPolicy, Failure> 
 fn insert(tenant: &TenantId, run: u64, n: usize) -> Statement {
     let sql = "INSERT INTO notes (_tenant, _shard, id, body) VALUES ($1, $1, $2, $3)";
     let id = (run * 1_000) as i64 + n as i64;
-    Statement::new(sql, vec![Value::text(tenant.as_str()), Value::Int(id), Value::text(format!("note {n} of {tenant}"))])
+    Statement::new(
+        sql,
+        vec![Value::text(tenant.as_str()), Value::Int(id), Value::text(format!("note {n} of {tenant}"))],
+    )
 }
 
 fn rows_of(tenant: &TenantId) -> KeyRange {
@@ -364,7 +367,12 @@ async fn digest(shard: &SqliteShard, tenant: &TenantId) -> Result<Digest, Failur
     shard.snapshot().await.map_err(failed)?.digest(&rows_of(tenant)).await.map_err(failed)
 }
 
-async fn fence(shard: &SqliteShard, tenant: &TenantId, version: RoutingVersion, mode: FenceMode) -> Result<(), Failure> {
+async fn fence(
+    shard: &SqliteShard,
+    tenant: &TenantId,
+    version: RoutingVersion,
+    mode: FenceMode,
+) -> Result<(), Failure> {
     let fence = Fence { scope: FenceScope::Tenant(Some(tenant.clone())), version, mode };
     shard.set_fences(vec![fence], Duration::from_secs(5)).await.map_err(failed)
 }

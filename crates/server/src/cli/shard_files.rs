@@ -79,8 +79,11 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fa
     if depth == 0 {
         return Ok(());
     }
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(path).map_err(cannot)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>().map_err(cannot)?;
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(path)
+        .map_err(cannot)?
+        .map(|entry| entry.map(|e| e.path()))
+        .collect::<Result<_, _>>()
+        .map_err(cannot)?;
     entries.sort();
     for entry in entries {
         let is_shard = entry.file_name().is_some_and(|name| name == FILE);
@@ -122,7 +125,12 @@ fn say_verdict(file: &Path, found: &Result<Report, VerifyError>) {
         Ok(report) => {
             let first: Vec<String> = report.bad_pages.iter().take(10).map(u32::to_string).collect();
             let more = if report.bad_pages.len() > 10 { ", …" } else { "" };
-            complain(&format!("{name}: {} of {} pages damaged: {}{more}", report.bad_pages.len(), report.pages, first.join(", ")));
+            complain(&format!(
+                "{name}: {} of {} pages damaged: {}{more}",
+                report.bad_pages.len(),
+                report.pages,
+                first.join(", ")
+            ));
             complain("hint: restore the shard from a backup");
         }
         Err(error) => complain(&format!("{name}: {error}")),

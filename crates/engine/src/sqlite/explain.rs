@@ -22,7 +22,7 @@ pub(super) fn error(code: c_int, message: &str) -> ShardError {
             ShardError::Unavailable("another process holds the shard's file".into())
         }
         ffi::SQLITE_INTERRUPT => ShardError::TimedOut,
-        ffi::SQLITE_NOMEM => ShardError::Limit { what: "memory", limit: 0 },
+        ffi::SQLITE_NOMEM => ShardError::statement("53200", "out of memory"),
         ffi::SQLITE_CANTOPEN | ffi::SQLITE_PERM => ShardError::Unavailable(message.into()),
         ffi::SQLITE_READONLY => ShardError::statement("25006", "cannot write in a read-only transaction"),
         ffi::SQLITE_TOOBIG => ShardError::statement("54000", "a value or statement is too long"),

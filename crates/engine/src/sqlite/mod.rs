@@ -148,6 +148,10 @@ impl SqliteOptions {
     }
 }
 
+/// Memory of all SQLite connections of the process, at most; a statement that needs more ends with 53200. It bounds what
+/// a hostile statement can take, and leaves room for thousands of shards with warm caches.
+const MAX_HEAP_BYTES: i64 = 4 << 30;
+
 /// Sets what SQLite wants to know before its first use in a process.
 fn init() {
     static ONCE: Once = Once::new();
@@ -162,6 +166,7 @@ fn init() {
                 0 as std::ffi::c_int,
                 0 as std::ffi::c_int,
             );
+            rusqlite::ffi::sqlite3_hard_heap_limit64(MAX_HEAP_BYTES);
         }
     });
 }

@@ -742,3 +742,44 @@ fn open_error(path: &Path, error: &rusqlite::Error) -> ShardError {
         _ => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::TokioEnv;
+
+    fn pragma(db: &Db, name: &str) -> i64 {
+        db.connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).unwrap()
+    }
+
+    /// I-63
+    #[tokio::test]
+    async fn every_connection_is_hardened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shard.db");
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::current());
+        super::super::init();
+        for role in [Role::Writer, Role::Applier, Role::Reader] {
+            let db = Db::open(&path, role, env.clone(), &SqliteOptions::default()).unwrap();
+            let config = |config| db.connection.db_config(config).unwrap();
+            assert!(config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE), "{role:?}");
+            assert!(!config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA), "{role:?}");
+            let load = db.connection.query_row("SELECT load_extension('x')", [], |row| row.get::<_, i64>(0));
+            assert!(load.unwrap_err().to_string().contains("not authorized"), "{role:?}");
+            assert!(
+                !config(DbConfig::SQLITE_DBCONFIG_DQS_DML) && !config(DbConfig::SQLITE_DBCONFIG_DQS_DDL),
+                "{role:?}"
+            );
+            assert_eq!(db.connection.limit(Limit::SQLITE_LIMIT_ATTACHED).unwrap(), 0, "{role:?}");
+            assert_eq!(db.connection.limit(Limit::SQLITE_LIMIT_SQL_LENGTH).unwrap(), MAX_SQL_BYTES as i32, "{role:?}");
+            assert_eq!((pragma(&db, "cell_size_check"), pragma(&db, "synchronous")), (1, 2), "{role:?}");
+            assert_eq!(pragma(&db, "query_only") == 1, role == Role::Reader, "{role:?}");
+            assert_eq!(pragma(&db, "foreign_keys") == 1, role != Role::Applier, "{role:?}");
+            // Without memory mapping, the pragma answers nothing or zero.
+            let mapped = db.connection.query_row("PRAGMA mmap_size", [], |row| row.get::<_, i64>(0));
+            assert!(mapped.unwrap_or(0) == 0, "{role:?}");
+        }
+        // SAFETY: a negative limit asks and sets nothing.
+        assert!(unsafe { ffi::sqlite3_hard_heap_limit64(-1) } > 0);
+    }
+}

@@ -26,7 +26,7 @@ pub(super) struct Readers {
 }
 
 struct Idle {
-    readers: Vec<Box<Db>>,
+    readers: Vec<Db>,
     closed: bool,
 }
 
@@ -39,11 +39,11 @@ impl Readers {
         }
     }
 
-    fn pop(&self) -> Option<Box<Db>> {
+    fn pop(&self) -> Option<Db> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).readers.pop()
     }
 
-    fn push(&self, db: Box<Db>) {
+    fn push(&self, db: Db) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.closed || idle.readers.len() >= self.keep {
             // Closing a connection may touch the disk: not under the lock.
@@ -65,7 +65,7 @@ impl Readers {
 
 /// A reader in use. Dropping it ends its transaction and gives it back.
 pub(super) struct ReaderGuard {
-    db: Option<Box<Db>>,
+    db: Option<Db>,
     shared: Arc<Shared>,
     _permit: OwnedSemaphorePermit,
 }
@@ -104,7 +104,7 @@ pub(super) async fn checkout(shared: &Arc<Shared>, deadline: Duration) -> Result
         None => {
             let opener = shared.clone();
             let open = move || Db::open(&opener.path, Role::Reader, opener.env.clone(), &opener.options);
-            Box::new(shared.on_pool(open).await??)
+            shared.on_pool(open).await??
         }
     };
     Ok(ReaderGuard { db: Some(db), shared: shared.clone(), _permit: permit })

@@ -181,6 +181,9 @@ struct Shared {
     readers: Readers,
     /// The state as of the last commit.
     published: ArcSwap<State>,
+    /// Counts commits, before they are answered: a reader whose snapshot has this number sees everything that anyone
+    /// has been told of.
+    state_number: AtomicU64,
     /// Why the shard has stopped, once it has.
     stopped: OnceLock<ShardError>,
     commits: AtomicU64,
@@ -252,6 +255,7 @@ impl SqliteShard {
             queue: Mutex::new(Queue::new(writer)),
             env,
             options,
+            state_number: AtomicU64::new(0),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),

@@ -208,6 +208,7 @@ fn answer(shared: &Shared, writer: &Writer, result: GroupResult) {
 
 pub(super) fn publish(shared: &Shared, writer: &Writer) {
     shared.published.store(Arc::new(writer.state.clone()));
+    shared.state_number.fetch_add(1, Ordering::SeqCst);
 }
 
 /// What is due after a commit, and nobody's answer waits for.
@@ -215,6 +216,10 @@ pub(super) fn settle(shared: &Shared, writer: &mut Writer) {
     let cap = shared.options.max_log_bytes;
     if shared.check_running().is_ok() && log::is_over_cap(writer.state.log_bytes, cap) {
         trim_to_cap(shared, writer, cap);
+    }
+    if writer.checkpoint_is_due() {
+        // A snapshot that an idle reader has kept would hold the WAL back.
+        shared.readers.end_snapshots();
     }
     if let Err(error) = writer.checkpoint_if_due() {
         shared.stop(error);

@@ -34,6 +34,9 @@ use std::time::Duration;
 const STATEMENTS_CACHED: usize = 128;
 /// Virtual-machine steps between two looks at the clock: often enough for millisecond limits, too rare to cost.
 const STEPS_PER_LOOK: c_int = 1_000;
+/// Lookaside memory of a connection: 16 KiB.
+const LOOKASIDE_BYTES: c_int = 512;
+const LOOKASIDE_SLOTS: c_int = 32;
 /// Cursors open at once in a transaction.
 const MAX_CURSORS: usize = 1_000;
 
@@ -182,6 +185,8 @@ pub(super) struct Db {
     uses: u64,
     pub(super) capture: Option<Box<Capture>>,
     watch: Box<Watch>,
+    /// The shard's state number that the open read transaction shows, if one was left open.
+    kept: Option<u64>,
     /// Pages in the WAL after the last commit; boxed, SQLite holds its address.
     wal_pages: Box<c_int>,
     foreign: Arc<AtomicBool>,
@@ -208,6 +213,7 @@ impl Db {
             uses: 0,
             capture: None,
             watch: Box::new(watch),
+            kept: None,
             wal_pages: Box::new(0),
             foreign: Arc::new(AtomicBool::new(false)),
             connection,
@@ -219,10 +225,12 @@ impl Db {
     fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(Duration::from_secs(5))?;
-        // Lookaside trades memory for speed on many small statements; thousands of shards are open at once.
+        // Small allocations of a statement come from here and not from the heap, whose counter all connections share.
+        // SQLite's default is three times as large; thousands of shards are open at once.
         // SAFETY: right after opening, no lookaside memory is in use.
         unsafe {
-            ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int)
+            let handle = connection.handle();
+            ffi::sqlite3_db_config(handle, ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, LOOKASIDE_BYTES, LOOKASIDE_SLOTS)
         };
         if role == Role::Writer {
             super::vfs::checksum::set_reserve_bytes(connection)
@@ -311,6 +319,26 @@ impl Db {
     /// Whether no transaction is open: outside one, or because SQLite had to roll it back.
     pub(super) fn is_autocommit(&self) -> bool {
         self.connection.is_autocommit()
+    }
+
+    /// Shows the state `number`, or a later one, to the reads that follow. A transaction that shows it already is used
+    /// again: taking a snapshot costs more than a short read.
+    pub(super) fn keep_snapshot(&mut self, number: u64) -> Result<()> {
+        if self.kept == Some(number) {
+            return Ok(());
+        }
+        self.end_snapshot()?;
+        self.own("BEGIN", &[], &[])?;
+        self.kept = Some(number);
+        Ok(())
+    }
+
+    /// Lets go of a kept snapshot, so that the WAL behind it can be reused.
+    pub(super) fn end_snapshot(&mut self) -> Result<()> {
+        match self.kept.take() {
+            Some(_) if !self.is_autocommit() => self.own("ROLLBACK", &[], &[]).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a foreign statement to its end.

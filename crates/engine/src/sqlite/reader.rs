@@ -4,6 +4,10 @@
 //! the caller's thread, with a budget; if it is used up, the read starts over on the pool. Nothing was answered, and
 //! a read changes nothing, so nobody can tell.
 //!
+//! Taking a snapshot costs system calls; so a reader keeps its own until the shard has changed. The shard's state number
+//! rises before a commit is answered: a reader whose snapshot was begun at the present number shows all that anyone has
+//! been told of. Idle readers let go before a checkpoint.
+//!
 //! A reader checks the fences after its snapshot has been taken. If they still allow the read then, the shard was the
 //! owner at the moment of the snapshot; checked before, the unit could move away in between and its rows be removed.
 
@@ -12,6 +16,7 @@ use super::{Shared, SqliteOptions};
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim};
 use crate::shard::{Outcome, Request};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -52,6 +57,12 @@ impl Readers {
         } else {
             idle.readers.push(db);
         }
+    }
+
+    /// Ends the snapshots that idle readers have kept.
+    pub(super) fn end_snapshots(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.readers.retain_mut(|db| db.end_snapshot().is_ok());
     }
 
     pub(super) fn close(&self) {
@@ -100,7 +111,10 @@ pub(super) async fn checkout(shared: &Arc<Shared>, deadline: Duration) -> Result
         Err(_) => wait_for_permit(shared, deadline).await?,
     };
     let db = match shared.readers.pop() {
-        Some(db) => db,
+        Some(mut db) => {
+            db.end_snapshot()?;
+            db
+        }
         None => {
             let opener = shared.clone();
             let open = move || Db::open(&opener.path, Role::Reader, opener.env.clone(), &opener.options);
@@ -169,14 +183,19 @@ pub(super) fn check_fences(shared: &Shared, claim: &Claim) -> Result<()> {
 /// Tries a single statement on the caller's thread. None: it is too long, or no reader is idle.
 fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> Option<Result<Vec<Outcome>>> {
     let [statement] = request.statements.as_slice() else { return None };
+    // Read before the snapshot is begun: the snapshot is of this state or a later one.
+    let number = shared.state_number.load(Ordering::SeqCst);
     // No permit: it uses what is idle, and does not wait.
     let mut db = shared.readers.pop()?;
     db.set_watch(deadline, Some(request.limits.cancel.clone()));
     db.set_budget(Some(INLINE_LOOKS));
-    let outcome = db.run(statement, &request.limits);
+    let outcome = db.keep_snapshot(number).and_then(|()| db.run(statement, &request.limits));
     let too_long = db.out_of_budget();
     db.set_budget(None);
-    shared.readers.push(db);
+    // A reader whose snapshot does not end is not given to the next one.
+    if outcome.is_ok() || db.end_snapshot().is_ok() {
+        shared.readers.push(db);
+    }
     if too_long {
         return None;
     }

@@ -281,10 +281,11 @@ impl Writer {
 
     /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
     pub(super) fn checkpoint_if_due(&mut self) -> Result<()> {
-        if self.db.wal_pages().unsigned_abs() < self.options.checkpoint_pages {
-            return Ok(());
-        }
-        self.checkpoint()
+        if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
+    }
+
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        self.db.wal_pages().unsigned_abs() >= self.options.checkpoint_pages
     }
 
     fn checkpoint(&mut self) -> Result<()> {

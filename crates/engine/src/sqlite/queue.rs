@@ -299,8 +299,10 @@ fn give_back(shared: &Arc<Shared>, writer: Box<Writer>) {
 
 fn finish_close(shared: &Shared, writer: Option<Box<Writer>>, reply: oneshot::Sender<()>) {
     shared.readers.close();
-    // The last connection to close moves the WAL into the file and removes it.
-    drop(writer);
+    match writer {
+        Some(writer) if shared.check_running().is_ok() => writer.close(),
+        stopped => drop(stopped),
+    }
     shared.stop(ShardError::Unavailable("the shard is closed".into()));
     shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let _ = reply.send(());

@@ -200,6 +200,7 @@ impl Db {
     fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(Duration::from_secs(5))?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Lookaside trades memory for speed on many small statements; thousands of shards are open at once.
         // SAFETY: right after opening, no lookaside memory is in use.
         unsafe { ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int) };
@@ -259,8 +260,18 @@ impl Db {
         *self.wal_pages
     }
 
-    pub(super) fn forget_wal_pages(&mut self) {
-        *self.wal_pages = 0;
+    pub(super) fn set_wal_pages(&mut self, pages: c_int) {
+        *self.wal_pages = pages;
+    }
+
+    /// Lets the end of this connection move the log into the file and remove it, if it is the last one.
+    ///
+    /// Not for a shard that has stopped. If its last checkpoint could not be synced, neither was what earlier ones had
+    /// left for that sync, and a checkpoint that goes on from there would remove the only durable copy. Whoever opens
+    /// the file next begins from the beginning of the log.
+    pub(super) fn checkpoint_on_close(&self) -> Result<()> {
+        let set = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
+        set.map(drop).map_err(|error| ShardError::Unavailable(error.to_string()))
     }
 
     /// Bounds what runs next: until `deadline` on the env's clock, or until it is cancelled.

@@ -297,6 +297,11 @@ impl Db {
         self.connection.is_autocommit()
     }
 
+    /// Ends a transaction that has only read, unless SQLite has: it does so when the disk fails.
+    pub(super) fn end_read(&mut self) -> Result<()> {
+        if self.is_autocommit() { Ok(()) } else { self.own("ROLLBACK", &[], &[]).map(drop) }
+    }
+
     /// Runs a foreign statement to its end.
     pub(super) fn run(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
         check_statement(statement)?;

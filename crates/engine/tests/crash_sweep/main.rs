@@ -24,7 +24,8 @@ use isles_engine::error::ShardError;
 use isles_engine::fence::FenceMode;
 use isles_engine::shard::{Request, Shard, Statement};
 use isles_engine::sqlite::{Planted, SqliteOptions, SqliteShard};
-use isles_kernel::value::Value;
+use isles_kernel::names::Seq;
+use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::{Counts, Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use std::sync::{Arc, Mutex};
@@ -498,6 +499,36 @@ fn failed_reads_lose_nothing_that_was_told() {
         let statements = lives.iter().map(|life| life.story().errors.get("statement").copied().unwrap_or(0)).max();
         assert!(statements <= Some(workload::CLIENTS as u64), "a failed read was called a wrong statement");
     }
+}
+
+/// F3: SQLite ends the transaction of a failed read by itself; ending it once more is an error of ours, which must not
+/// take the place of the disk's.
+#[test]
+fn a_read_that_the_disk_fails_is_not_called_a_wrong_statement() {
+    let disk = new_disk();
+    clean_run(&disk, None);
+    let mut failed = 0;
+    for read in 1..=20 {
+        let sim = Sim::new(SEED);
+        let work = async {
+            let shard = harness::open(sim.node(NODE), harness::options(&disk)).await.expect("open");
+            let select = || Statement::new("SELECT id FROM entries", vec![]).returning([DataType::Int8]);
+            let mut request = Request::read(harness::claim(99, 0), select());
+            request.statements.push(select());
+            disk.fail_read_at(disk.counts().reads + read, Times::Once);
+            let answers = (shard.execute(request).await.err(), shard.changes(Seq::ZERO, 1).await.err());
+            disk.heal();
+            shard.close().await.expect("close");
+            answers
+        };
+        let (rows, changes) = sim.run(work).expect("it ends");
+        for error in [rows, changes].into_iter().flatten() {
+            failed += u64::from(matches!(error, ShardError::Unavailable(_)));
+            let expected = matches!(error, ShardError::Unavailable(_) | ShardError::Trimmed { .. });
+            assert!(expected, "read {read} failed, and the caller was told: {error:?}");
+        }
+    }
+    assert!(failed > 5, "{failed} reads failed");
 }
 
 /// F4: writes are refused, reads go on, and with space again the same shard writes again.

@@ -273,7 +273,10 @@ impl Crashes {
                 Some(read) => Err(format!("{read:?} was read, and then {observed:?}")),
                 None => Ok(()),
             });
-            swept.point(|| format!("crash at operation {:?}, in recovery at {:?}", self.first, self.recoveries), verdict);
+            swept.point(
+                || format!("crash at operation {:?}, in recovery at {:?}", self.first, self.recoveries),
+                verdict,
+            );
             if depth > 1 && has_died {
                 self.sweep(disk, crash, depth - 1, swept);
             }
@@ -431,7 +434,8 @@ async fn write_fences(
     let mut told = versions.start - 1;
     for version in versions {
         // Many fences, so that each commit writes several pages.
-        let fences = (0..100).map(|bucket| harness::fence(bucket..=bucket, version * 200 + u64::from(bucket), FenceMode::Open));
+        let fences =
+            (0..100).map(|bucket| harness::fence(bucket..=bucket, version * 200 + u64::from(bucket), FenceMode::Open));
         shard.set_fences(fences.collect(), harness::FENCE_TIME).await.map_err(|error| (told, error))?;
         told = version;
     }
@@ -564,7 +568,12 @@ fn what_a_full_disk_refused_does_not_come_back() {
 }
 
 /// A file of a shard, byte after byte of which rots.
-fn sweep_rot(files: &[(String, Vec<u8>)], file: &str, flips: usize, allows: impl Fn(usize, &Observed) -> bool) -> Swept {
+fn sweep_rot(
+    files: &[(String, Vec<u8>)],
+    file: &str,
+    flips: usize,
+    allows: impl Fn(usize, &Observed) -> bool,
+) -> Swept {
     let disk = new_disk();
     let (mut swept, mut reported) = (Swept::default(), 0);
     let length = files.iter().find(|(name, _)| name == file).expect("the file is there").1.len();

@@ -4,7 +4,9 @@
 //! that and the one step which had not been answered. The [`Story`] holds both, and [`Story::judge`] compares them
 //! with what the shard says.
 
-use crate::harness::{self, APPLIED_TABLE, BUCKETS, FENCE_TIME, NODE, Observed, claim, fence, group, hash_kind, stream};
+use crate::harness::{
+    self, APPLIED_TABLE, BUCKETS, FENCE_TIME, NODE, Observed, claim, fence, group, hash_kind, stream,
+};
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, FenceMode};
 use isles_engine::shard::{Batch, Begin, ImportMode, Incoming, Request, RowVersion, Shard, Statement, StoredRow};
@@ -121,7 +123,8 @@ impl RowOp {
                 let body = rows.entries.remove(from).expect("just seen");
                 rows.entries.insert(*to, body);
                 let lines = std::mem::take(&mut rows.lines).into_iter();
-                rows.lines = lines.map(|((of, line), text)| ((if of == *from { *to } else { of }, line), text)).collect();
+                rows.lines =
+                    lines.map(|((of, line), text)| ((if of == *from { *to } else { of }, line), text)).collect();
             }
             RowOp::PutLine(..) | RowOp::Rename(..) | RowOp::Clash(_) => {}
         }
@@ -445,7 +448,8 @@ impl Life {
                 let mut works = shard.seq().await.map(drop);
                 if works.is_ok() {
                     let version = self.story().idle.told + 1;
-                    let set = shard.set_fences(vec![fence(IDLE_BUCKET..=IDLE_BUCKET, version, FenceMode::Closed)], FENCE_TIME);
+                    let set = shard
+                        .set_fences(vec![fence(IDLE_BUCKET..=IDLE_BUCKET, version, FenceMode::Closed)], FENCE_TIME);
                     works = set.await;
                     self.story().idle = Known::new(version);
                 }

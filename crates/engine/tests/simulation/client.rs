@@ -208,7 +208,8 @@ impl Client {
     fn invoke(&self) -> usize {
         let mut record = self.record();
         let invoked_at = record.tick();
-        let txn = Txn { process: self.number, invoked_at, completed_at: None, ops: vec![], outcome: Outcome::Indeterminate };
+        let txn =
+            Txn { process: self.number, invoked_at, completed_at: None, ops: vec![], outcome: Outcome::Indeterminate };
         record.history.txns.push(txn);
         record.history.txns.len() - 1
     }
@@ -230,7 +231,8 @@ impl Client {
     /// Writes down what a transaction is about to do. If its client dies, that is all that is known.
     fn plan(&self, wishes: &[Wish]) {
         let mut record = self.record();
-        let txn = record.history.txns.iter_mut().rev().find(|txn| txn.process == self.number && txn.completed_at.is_none());
+        let txn =
+            record.history.txns.iter_mut().rev().find(|txn| txn.process == self.number && txn.completed_at.is_none());
         txn.expect("invoked").ops = wishes.iter().map(|wish| unanswered(*wish)).collect();
     }
 
@@ -319,7 +321,9 @@ impl Client {
         loop {
             let page = snapshot.page(&range, 2).await?;
             for row in &page.rows {
-                let [Value::Int(list), Value::Text(elements)] = row.values.as_slice() else { panic!("no list: {row:?}") };
+                let [Value::Int(list), Value::Text(elements)] = row.values.as_slice() else {
+                    panic!("no list: {row:?}")
+                };
                 lists[*list as usize] = parse(elements);
             }
             match page.next {

@@ -115,7 +115,14 @@ fn tables() -> Vec<SchemaChange> {
     let table = |name: &str, columns: Vec<Column>| {
         let kind = hash_kind("id");
         let primary_key = vec!["id".into()];
-        SchemaChange::CreateTable(Table { name: name.into(), kind, columns, primary_key, keys: vec![], foreign_keys: vec![] })
+        SchemaChange::CreateTable(Table {
+            name: name.into(),
+            kind,
+            columns,
+            primary_key,
+            keys: vec![],
+            foreign_keys: vec![],
+        })
     };
     let int = |name: &str| Column::new(name, DataType::Int8).not_null();
     vec![
@@ -275,7 +282,8 @@ impl Driver {
             let shard = open_and_set_up(&env, options).await.map_err(|(_, error)| error)?;
             let seq_before = shard.seq().await?.0;
             shard.set_fences(vec![fence(0..=BUCKETS - 1, version, FenceMode::Open)], FENCE_TIME).await?;
-            let opened = |bucket| FenceSet { bucket, version, lets_writes_in: true, seq_before, seq_after: Some(seq_before) };
+            let opened =
+                |bucket| FenceSet { bucket, version, lets_writes_in: true, seq_before, seq_after: Some(seq_before) };
             self.record().fences.extend((0..LISTS).map(opened));
             self.record().routing_version = version;
             let begun = self.record().history.txns.len();
@@ -323,12 +331,7 @@ impl Driver {
         check_fences(&record)?;
         let checked = check::check(&record.history, Level::StrictSerializable).map_err(|why| format!("I-19: {why}"))?;
         drop(record);
-        Ok(Report {
-            swarm: self.swarm,
-            checked,
-            sometimes: self.sim.sometimes(),
-            trace_hash: self.sim.trace_hash(),
-        })
+        Ok(Report { swarm: self.swarm, checked, sometimes: self.sim.sometimes(), trace_hash: self.sim.trace_hash() })
     }
 }
 
@@ -351,7 +354,9 @@ fn check_fences(record: &Record) -> std::result::Result<(), String> {
         let closed_until = if set.lets_writes_in { 0 } else { next.map_or(u64::MAX, |next| next.seq_before) };
         for (seq, list, claimed) in appends.iter().filter(|(seq, list, _)| *seq > seq_after && *list == set.bucket) {
             if *claimed < set.version || *seq <= closed_until {
-                return Err(format!("I-7: change {seq} of list {list}, claimed at version {claimed}, came after {set:?}"));
+                return Err(format!(
+                    "I-7: change {seq} of list {list}, claimed at version {claimed}, came after {set:?}"
+                ));
             }
         }
     }

@@ -85,7 +85,8 @@ fn histories_under_faults_are_strictly_serializable() {
     let disk = new_disk();
     if let Some(seed) = number("ISLES_SIM_SEED") {
         let options = Options { keep: Keep::Whole, ..Options::default() };
-        let report = history::run(&disk, seed, None, options).unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}"));
+        let report =
+            history::run(&disk, seed, None, options).unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}"));
         println!("{:?}\n{:?}\n{}", report.swarm, report.checked, report.sometimes.table(0));
         return;
     }

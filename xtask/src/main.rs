@@ -1,1 +1,121 @@
-fn main() {}
+//! The project's own commands: `cargo xtask ci`, `tidy`, `bench` and `sim`.
+//!
+//! In reading order:
+//!   * `tidy`  what a compiler does not check: documents that are true, crates in their order, nothing left behind
+//!   * `run`   starts cargo, with the time each step took
+//!   * `ci`    what `./test` runs
+//!
+//! The rest is small enough to stand here.
+
+mod tidy;
+
+mod run;
+
+mod ci;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use run::Step;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "Commands for people who work on Isles")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, tidy, lints and all tests: what `./test` runs
+    Ci,
+    /// Checks documents and sources for what a compiler does not see
+    Tidy,
+    /// Runs a benchmark, in the release profile
+    Bench {
+        /// What to measure
+        what: Bench,
+    },
+    /// Replays one simulated history, or runs many
+    ///
+    /// A history is drawn from its seed: the same seed and the same commit give the same history.
+    Sim {
+        /// The seed of one history, in decimal or as 0x…
+        #[arg(value_parser = parse_seed, required_unless_present = "seeds")]
+        seed: Option<u64>,
+        /// How many histories to run, each with a seed of its own
+        #[arg(long, value_name = "N", conflicts_with = "seed")]
+        seeds: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Bench {
+    /// A SQLite shard beside raw SQLite
+    Shard,
+}
+
+fn main() -> ExitCode {
+    let root = root();
+    let ok = match Cli::parse().command {
+        Command::Ci => ci::ci(&root),
+        Command::Tidy => tidy::tidy(&root),
+        Command::Bench { what: Bench::Shard } => {
+            let args = ["bench", "-p", "isles-engine", "--bench", "shard"];
+            Step::cargo("bench", &args).run(&root)
+        }
+        Command::Sim { seed, seeds } => sim(seed, seeds).run(&root),
+    };
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The simulation is a test binary of the engine; it reads what to do from its environment.
+fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
+    let args = ["test", "--release", "-p", "isles-engine", "--test", "simulation", "--", "--nocapture"];
+    let step = Step::cargo("sim", &args);
+    let step = seed.into_iter().fold(step, |step, seed| step.env("ISLES_SIM_SEED", seed));
+    seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error}: a seed has at most 64 bits, in decimal or as 0x…"))
+}
+
+/// The folder of the workspace. Cargo says where this crate is; a binary that was started without cargo uses the
+/// place it was built from.
+fn root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package).parent().map_or_else(|| ".".into(), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_seed_is_decimal_or_hexadecimal() {
+        assert_eq!(parse_seed("31"), Ok(31));
+        assert_eq!(parse_seed("0x1F"), Ok(31));
+        assert!(parse_seed("0x").is_err());
+        assert!(parse_seed("-1").is_err());
+    }
+
+    #[test]
+    fn a_simulation_needs_a_seed_or_a_number_of_seeds() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["xtask", "sim"], args].concat());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["7"]).is_ok());
+        assert!(parse(&["--seeds", "100"]).is_ok());
+        assert!(parse(&["7", "--seeds", "100"]).is_err());
+    }
+}

@@ -1,1 +1,6 @@
-//! (to be written)
+//! What binds shards into one database.
+//!
+//! In reading order:
+//!   * [`catalog`]  the one linearizable store of shards, tables, groups, routing versions, indexes and plans
+
+pub mod catalog;

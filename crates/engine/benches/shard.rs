@@ -26,14 +26,31 @@ const OPEN_SHARDS: usize = 1_000;
 fn main() {
     // Cargo passes flags of its own harness; none of them means anything here.
     let root = tempfile::Builder::new().prefix("isles-bench").tempdir_in(target_dir()).expect("a folder");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().expect("tokio");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().expect("tokio");
     runtime.block_on(async {
         let env: Arc<dyn Env> = Arc::new(TokioEnv::current());
-        println!("SQLite shard beside raw rusqlite: median of {ROUNDS} rounds\n");
-        writes(root.path(), &env).await;
-        reads(root.path(), &env).await;
-        fleet(root.path(), &env).await;
+        if wanted("writes") || wanted("reads") {
+            println!("SQLite shard beside raw rusqlite: median of {ROUNDS} rounds\n");
+        }
+        if wanted("writes") {
+            writes(root.path(), &env).await;
+        }
+        if wanted("reads") {
+            reads(root.path(), &env).await;
+        }
+        if std::env::args().any(|argument| argument == "fleet") {
+            fleet(root.path(), &env).await;
+        } else if wanted("fleet") {
+            fleet_alone();
+        }
     });
+}
+
+/// All figures, or those that the arguments name.
+fn wanted(name: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|argument| argument == name)
 }
 
 /// The bench must be on the disk that the program would use, and not in a folder of memory.
@@ -65,7 +82,8 @@ fn orders() -> Table {
     }
 }
 
-const RAW_TABLE: &str = "CREATE TABLE orders (id TEXT PRIMARY KEY, customer TEXT, amount INTEGER, note TEXT) WITHOUT ROWID";
+const RAW_TABLE: &str =
+    "CREATE TABLE orders (id TEXT PRIMARY KEY, customer TEXT, amount INTEGER, note TEXT) WITHOUT ROWID";
 const RAW_INSERT: &str = "INSERT INTO orders (id, customer, amount, note) VALUES (?1, ?2, ?3, ?4)";
 const RAW_SELECT: &str = "SELECT id, customer, amount, note FROM orders WHERE id = ?1";
 const OUR_INSERT: &str = "INSERT INTO orders (_bucket, id, customer, amount, note) VALUES ($1, $2, $3, $4, $5)";
@@ -210,8 +228,13 @@ async fn reads(root: &Path, env: &Arc<dyn Env>) {
 async fn fill(shard: &SqliteShard) {
     for chunk in 0..READ_ROWS / 1_000 {
         let rows = (chunk * 1_000..(chunk + 1) * 1_000).map(|n| {
-            let params =
-                vec![Value::Int(7), Value::Text(id(n)), Value::text("customer-17"), Value::Int(n as i64), Value::text(NOTE)];
+            let params = vec![
+                Value::Int(7),
+                Value::Text(id(n)),
+                Value::text("customer-17"),
+                Value::Int(n as i64),
+                Value::text(NOTE),
+            ];
             Statement::new(OUR_INSERT, params)
         });
         shard.execute(Request::write(claim(), rows.collect())).await.expect("fill");
@@ -236,7 +259,12 @@ fn raw_reads(path: &Path) -> f64 {
             let mut rows = 0u64;
             while Instant::now() < until {
                 let row = select.query_row([id(scattered(rows + thread * 7_919))], |row| {
-                    Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?, row.get::<_, String>(3)?))
+                    Ok((
+                        row.get::<_, String>(0)?,
+                        row.get::<_, String>(1)?,
+                        row.get::<_, i64>(2)?,
+                        row.get::<_, String>(3)?,
+                    ))
                 });
                 assert_eq!(row.expect("row").3, NOTE);
                 rows += 1;
@@ -274,7 +302,14 @@ async fn our_reads(shard: &SqliteShard) -> f64 {
     rows as f64 / began.elapsed().as_secs_f64()
 }
 
-/// A thousand shards, each written and read once, in a process of its own.
+/// Memory is the process's: this figure needs one that has done nothing else.
+fn fleet_alone() {
+    let exe = std::env::current_exe().expect("this program");
+    let status = std::process::Command::new(exe).arg("fleet").status().expect("started");
+    assert!(status.success(), "the fleet's figures");
+}
+
+/// A thousand shards, each written and read once.
 async fn fleet(root: &Path, env: &Arc<dyn Env>) {
     let folder = root.join("fleet");
     std::fs::create_dir(&folder).expect("folder");
@@ -285,7 +320,10 @@ async fn fleet(root: &Path, env: &Arc<dyn Env>) {
     }
     let figures = fleet.figures();
     let each = (resident_kib() - before) as f64 / OPEN_SHARDS as f64;
-    println!("{OPEN_SHARDS} open shards, each written and read: {:.0} MiB resident ({each:.0} KiB each),", resident_kib() as f64 / 1024.0);
+    println!(
+        "{OPEN_SHARDS} open shards, each written and read: {:.0} MiB resident ({each:.0} KiB each),",
+        resident_kib() as f64 / 1024.0
+    );
     println!("    {} file handles; goal at most 256 MiB", figures.open_files);
     drop(fleet);
 }

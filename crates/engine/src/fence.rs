@@ -108,7 +108,11 @@ impl FenceTable {
     pub fn fences(&self) -> Vec<Fence> {
         let runs = self.buckets.iter().flat_map(|(group, runs)| {
             runs.iter().map(|run| Fence {
-                scope: FenceScope::Buckets { group: group.clone(), first: BucketId(run.first), last: BucketId(run.last) },
+                scope: FenceScope::Buckets {
+                    group: group.clone(),
+                    first: BucketId(run.first),
+                    last: BucketId(run.last),
+                },
                 version: run.version,
                 mode: run.mode,
             })
@@ -258,9 +262,11 @@ mod tests {
     #[test]
     fn a_pinned_tenant_goes_by_its_own_fence() {
         let tenant = Some(TenantId::new("acme").expect("valid"));
-        let pin = Fence { scope: FenceScope::Tenant(tenant.clone()), version: RoutingVersion(5), mode: FenceMode::Closed };
+        let pin =
+            Fence { scope: FenceScope::Tenant(tenant.clone()), version: RoutingVersion(5), mode: FenceMode::Closed };
         let table = FenceTable::from_fences([fence(0, 7, 1, FenceMode::Open), pin]).expect("valid");
-        let claim = |tenant| Claim { version: RoutingVersion(5), units: vec![Claimed::Tenant(tenant, group(), BucketId(1))] };
+        let claim =
+            |tenant| Claim { version: RoutingVersion(5), units: vec![Claimed::Tenant(tenant, group(), BucketId(1))] };
         assert!(table.check(&claim(tenant), Access::Write).is_err());
         assert!(table.check(&claim(None), Access::Write).is_ok());
     }

@@ -13,6 +13,6 @@ pub mod digest;
 pub mod env;
 pub mod error;
 pub mod fence;
-pub mod shard;
 pub mod postgres;
+pub mod shard;
 pub mod sqlite;

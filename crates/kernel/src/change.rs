@@ -262,7 +262,13 @@ mod tests {
         }
     }
 
-    fn put(record: &mut RecordBuilder, txn: u64, tenant: Option<&str>, before: Option<&[Value]>, after: Option<&[Value]>) {
+    fn put(
+        record: &mut RecordBuilder,
+        txn: u64,
+        tenant: Option<&str>,
+        before: Option<&[Value]>,
+        after: Option<&[Value]>,
+    ) {
         let table = record.table(&notes());
         let op = match (before, after) {
             (None, _) => Op::Insert,
@@ -283,7 +289,8 @@ mod tests {
         put(&mut record, 0, Some("acme"), Some(&old), Some(&new));
         put(&mut record, 1, None, Some(&new), None);
         let changes = decode_record(&record.finish(SchemaVersion(3)), Seq(10), TxnId(5)).expect("valid");
-        let shown: Vec<_> = changes.iter().map(|c| (c.seq.0, c.txn.0, c.op, c.unit.to_string(), c.key.clone())).collect();
+        let shown: Vec<_> =
+            changes.iter().map(|c| (c.seq.0, c.txn.0, c.op, c.unit.to_string(), c.key.clone())).collect();
         let key = |tenant: &str| vec![Value::text(tenant), Value::Int(1)];
         assert_eq!(
             shown,

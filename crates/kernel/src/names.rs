@@ -36,7 +36,12 @@ impl TenantId {
             return Err(NameError::Empty { what: "tenant" });
         }
         if chars > MAX_TENANT_CHARS {
-            return Err(NameError::TooLong { what: "tenant", limit: MAX_TENANT_CHARS, unit: "characters", actual: chars });
+            return Err(NameError::TooLong {
+                what: "tenant",
+                limit: MAX_TENANT_CHARS,
+                unit: "characters",
+                actual: chars,
+            });
         }
         if let Some(found) = name.chars().find(|c| c.is_control()) {
             return Err(NameError::BadCharacter { what: "tenant", found });

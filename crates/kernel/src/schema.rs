@@ -411,7 +411,9 @@ fn check_column(table: &Table, at: usize, column: &Column) -> Result<(), SchemaE
         return invalid(format!("column \"{}\" is specified more than once", column.name));
     }
     match &column.default {
-        Some(value) if !value.fits(column.ty) => invalid(format!("the default of \"{}\" is of another type", column.name)),
+        Some(value) if !value.fits(column.ty) => {
+            invalid(format!("the default of \"{}\" is of another type", column.name))
+        }
         _ => Ok(()),
     }
 }
@@ -421,7 +423,8 @@ fn check_key(table: &Table, columns: &[String], what: &str) -> Result<(), Schema
         return invalid(format!("{what} has 1 to {MAX_KEY_COLUMNS} columns"));
     }
     check_columns(table, columns)?;
-    let json = columns.iter().find(|name| table.position(name).is_some_and(|at| table.columns[at].ty == DataType::Json));
+    let json =
+        columns.iter().find(|name| table.position(name).is_some_and(|at| table.columns[at].ty == DataType::Json));
     match json {
         // As PostgreSQL, whose json has no equality.
         Some(name) => invalid(format!("column \"{name}\" of type json cannot be part of a key")),
@@ -508,7 +511,10 @@ mod tests {
         assert_eq!(create(&|t| t.name = "_isles_log".into()), "the name \"_isles_log\" is reserved");
         let unique = Key { name: "u".into(), columns: vec!["email".into()], unique: true };
         assert_eq!(create(&|t| t.keys = vec![unique.clone()]), "unique key \"u\" must contain the shard key");
-        assert_eq!(create(&|t| t.columns[1].default = Some(Value::Int(1))), "the default of \"email\" is of another type");
+        assert_eq!(
+            create(&|t| t.columns[1].default = Some(Value::Int(1))),
+            "the default of \"email\" is of another type"
+        );
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub enum Value {
     /// Any of the three integer types.
     Int(i64),
     /// Either of the two float types; every `f32` is exact in an `f64`.
+    #[serde(with = "exact_float")]
     Float(f64),
     Numeric(Numeric),
     Text(String),
@@ -109,6 +110,19 @@ pub enum Value {
     Uuid([u8; 16]),
     /// The text as it was given: `json`, not `jsonb`.
     Json(String),
+}
+
+/// JSON has no NaN and no infinity, and not every reader of it is exact: floats travel as text.
+mod exact_float {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(x: &f64, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&format!("{x:?}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+        String::deserialize(input)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl PartialEq for Value {
@@ -650,6 +664,12 @@ mod tests {
             let mut decoder = Decoder::new(&encoder.bytes);
             prop_assert_eq!(decoder.row(), Ok(row));
             prop_assert!(decoder.is_empty());
+        }
+
+        #[test]
+        fn values_survive_json(value in any_value()) {
+            let text = serde_json::to_string(&value).expect("a value");
+            prop_assert_eq!(serde_json::from_str::<Value>(&text).expect("a value"), value);
         }
 
         #[test]

@@ -27,6 +27,12 @@ enum Mode {
     /// Check and explain placement configurations
     #[command(subcommand)]
     Placement(cli::placement::PlacementMode),
+    /// Check every page of shard files and backups
+    Verify(cli::shard_files::VerifyArguments),
+    /// Copy a shard's file, whole and checked
+    Backup(cli::shard_files::BackupArguments),
+    /// Show what the shards do: writes, a move, a fence
+    Demo(cli::demo::DemoArguments),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +43,9 @@ fn main() -> ExitCode {
     let (format, done) = match arguments.mode {
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
+        Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),
+        Mode::Backup(arguments) => (arguments.format(), cli::shard_files::backup(arguments)),
+        Mode::Demo(arguments) => (arguments.format(), cli::demo::run(arguments)),
     };
     match done {
         Ok(outcome) => outcome.exit_code(),

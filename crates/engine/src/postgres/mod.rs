@@ -1,1 +1,463 @@
 //! A shard that is a PostgreSQL database.
+//!
+//! In reading order:
+//!   * [`value`]        values in the server's binary form
+//!   * [`fault`]        what the server's errors mean
+//!   * [`pool`]         connections, lent clean and taken back clean
+//!   * [`fence`]        the fence, by advisory locks and a fresh snapshot
+//!   * [`setup`]        our own tables and functions, in schema `_isles`
+//!   * [`ddl`]          the kernel's schema in PostgreSQL's dialect, and the triggers
+//!   * [`schema`]       the stored schema and its history
+//!   * [`log`]          the change log and its readers
+//!   * [`scan`]         whether a statement reads or writes
+//!   * [`transaction`]  requests and interactive transactions
+//!   * [`snapshot`]     pages and digests of one moment
+//!   * [`apply`]        rows from elsewhere
+//!   * [`unique`]       rows that collide while they arrive out of order
+//!
+//! User tables are in `public`. There are three pools, so that no one waits for a connection that is held by someone
+//! who waits for him: clients' work; our own short looks, also in the midst of a client's transaction; and changes of
+//! fences, schema and capture, which wait for clients to end.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-1, I-2  the server's: an answer leaves after its COMMIT, with `synchronous_commit` on in every session
+//!   * I-29      the log is written in the transaction that makes the change, by triggers
+
+mod apply;
+mod ddl;
+mod fault;
+mod fence;
+mod log;
+mod pool;
+mod scan;
+mod schema;
+mod setup;
+mod snapshot;
+mod transaction;
+mod unique;
+mod value;
+
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::fence::{Access, Fence};
+use crate::shard::{
+    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request, Shard,
+    ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::schema::{Schema, SchemaChange};
+use pool::{Conn, Connections, Ended};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use transaction::bounded;
+
+/// Connections for our own short looks, and for changes that wait.
+const CONTROL_CONNECTIONS: usize = 2;
+const ADMIN_CONNECTIONS: usize = 2;
+/// Our own work ends in this time, or is given up.
+const OWN_LIMIT: Duration = Duration::from_secs(60);
+/// Commits between two looks at the log's length; a look costs far less than so many commits.
+const COMMITS_PER_LOOK: u64 = 256;
+
+#[derive(Debug, Clone)]
+pub struct PostgresOptions {
+    /// Connections for clients' work.
+    pub connections: usize,
+    /// Positions the log may span. Beyond it the slowest readers are dropped, and must start over.
+    pub max_log_records: u64,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> PostgresOptions {
+        PostgresOptions { connections: 16, max_log_records: 10_000_000 }
+    }
+}
+
+pub struct PostgresShard {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: ShardId,
+    env: Arc<dyn Env>,
+    options: PostgresOptions,
+    clients: Connections,
+    control: Arc<Connections>,
+    admin: Connections,
+    /// The schema as last seen; its version is compared with the shard's before it is used.
+    schema: ArcSwap<Schema>,
+    marks: Mutex<log::Marks>,
+    history: log::History,
+    commits: AtomicU64,
+    transactions: AtomicU64,
+    /// Someone is looking at the log's length.
+    looking: AtomicBool,
+}
+
+impl PostgresShard {
+    /// Connects, makes what is missing in `_isles`, and checks that the tables are those of the stored schema.
+    pub async fn open(id: ShardId, url: &str, env: Arc<dyn Env>, options: PostgresOptions) -> Result<PostgresShard> {
+        let config = pool::parse_url(url)?;
+        let pool = |size: usize| Connections::new(config.clone(), size, env.clone());
+        let inner = Inner {
+            id,
+            clients: pool(options.connections)?,
+            control: Arc::new(pool(CONTROL_CONNECTIONS)?),
+            admin: pool(ADMIN_CONNECTIONS)?,
+            env: env.clone(),
+            options,
+            schema: ArcSwap::default(),
+            marks: Mutex::default(),
+            history: Mutex::default(),
+            commits: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+            looking: AtomicBool::new(false),
+        };
+        inner.within(OWN_LIMIT, inner.prepare()).await?;
+        Ok(PostgresShard { inner: Arc::new(inner) })
+    }
+}
+
+impl Inner {
+    async fn prepare(&self) -> Result<()> {
+        let conn = self.admin.lend().await?;
+        setup::prepare(&conn).await?;
+        let schema = schema::load(&conn).await?;
+        schema::check_drift(&conn, &schema).await?;
+        self.schema.store(Arc::new(schema));
+        log::settle_if_needed(&conn, self.env.as_ref()).await?;
+        conn.finish(Ended::Closed);
+        Ok(())
+    }
+
+    /// Bounds our own work in time.
+    async fn within<T>(&self, time: Duration, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        bounded(self.env.as_ref(), &Limits::default(), time, Box::pin(work)).await?
+    }
+
+    /// As [`Inner::within`], for work that commits: once its COMMIT is out, running out of time is not "nothing
+    /// happened".
+    async fn within_commit<T>(
+        &self,
+        time: Duration,
+        commit: &Commit,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        match bounded(self.env.as_ref(), &Limits::default(), time, Box::pin(work)).await {
+            Ok(result) => result,
+            Err(_) if commit.sent.load(Ordering::SeqCst) => {
+                Err(ShardError::MayHaveHappened("the time limit passed during commit".into()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn current_schema(&self) -> Result<Arc<Schema>> {
+        let conn = self.control.lend().await?;
+        let known = self.schema.load_full();
+        if schema::version(&conn).await? == known.version {
+            conn.keep();
+            return Ok(known);
+        }
+        let fresh = Arc::new(schema::load(&conn).await?);
+        conn.keep();
+        self.schema.store(fresh.clone());
+        Ok(fresh)
+    }
+
+    async fn apply_schema(
+        &self,
+        commit: &Commit,
+        from: SchemaVersion,
+        changes: &[SchemaChange],
+    ) -> Result<Arc<Schema>> {
+        let conn = self.admin.lend().await?;
+        let work = schema::apply(&conn, from, changes).await;
+        let (schema, new) = commit.end(conn, work).await?;
+        let schema = Arc::new(schema);
+        if new {
+            self.clients.forget_statements();
+            self.control.forget_statements();
+        }
+        self.schema.store(schema.clone());
+        Ok(schema)
+    }
+
+    async fn stats(&self) -> Result<ShardStats> {
+        let conn = self.control.lend().await?;
+        let seq = log::complete(&conn, &*self.env, &self.marks).await?;
+        let text = "SELECT pg_database_size(current_database()), (SELECT count(*) FROM _isles.log), \
+                    pg_total_relation_size('_isles.log')";
+        let row = conn.row(text, &[]).await?;
+        conn.keep();
+        Ok(ShardStats {
+            bytes: row.get::<_, i64>(0) as u64,
+            seq: Seq(seq as u64),
+            log_records: row.get::<_, i64>(1) as u64,
+            log_bytes: row.get::<_, i64>(2) as u64,
+            commits: self.commits.load(Ordering::Relaxed),
+            transactions: self.transactions.load(Ordering::Relaxed),
+        })
+    }
+
+    async fn consumers(&self) -> Result<Vec<Consumer>> {
+        let conn = self.control.lend().await?;
+        let rows = conn
+            .rows("SELECT stream, position FROM _isles.consumer WHERE position IS NOT NULL ORDER BY stream", &[])
+            .await?;
+        conn.keep();
+        let consumer = |row: &tokio_postgres::Row| {
+            let stream =
+                StreamId::new(row.get::<_, String>(0)).map_err(|error| ShardError::Corrupt(error.to_string()))?;
+            Ok(Consumer { stream, position: Seq(row.get::<_, i64>(1) as u64) })
+        };
+        rows.iter().map(consumer).collect()
+    }
+
+    async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
+        let conn = self.control.lend().await?;
+        let rows =
+            conn.rows("SELECT position, cursor FROM _isles.stream WHERE stream = $1", &[&stream.as_str()]).await?;
+        conn.keep();
+        Ok(rows.first().map_or(StreamState::default(), |row| StreamState {
+            position: Seq(row.get::<_, i64>(0) as u64),
+            cursor: row.get(1),
+        }))
+    }
+
+    async fn forget_stream(&self, commit: &Commit, stream: &StreamId) -> Result<()> {
+        let conn = self.admin.lend().await?;
+        let work = async {
+            conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
+            conn.rows("DELETE FROM _isles.stream WHERE stream = $1", &[&stream.as_str()]).await?;
+            conn.rows("DELETE FROM _isles.row_version WHERE stream = $1", &[&stream.as_str()]).await.map(drop)
+        };
+        let done = work.await;
+        commit.end(conn, done).await
+    }
+
+    /// Drops readers that keep too much of the log.
+    async fn enforce_log_limit(&self) -> Result<()> {
+        let conn = self.admin.lend().await?;
+        log::enforce_limit(&conn, self.env.as_ref(), self.options.max_log_records).await?;
+        conn.finish(Ended::Closed);
+        Ok(())
+    }
+}
+
+/// Whether a COMMIT is on its way.
+#[derive(Default)]
+struct Commit {
+    sent: AtomicBool,
+}
+
+impl Commit {
+    /// Commits if the work succeeded and rolls back if it did not.
+    async fn end<T>(&self, conn: Conn, work: Result<T>) -> Result<T> {
+        match work {
+            Ok(value) => {
+                self.sent.store(true, Ordering::SeqCst);
+                let answer = conn.batch_execute("COMMIT").await.map_err(fault::during_commit);
+                self.sent.store(false, Ordering::SeqCst);
+                conn.finish(Ended::Closed);
+                answer.map(|()| value)
+            }
+            Err(error) => {
+                conn.finish(Ended::Open);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl PostgresShard {
+    /// Counts a commit, and now and then looks whether the log has grown too long.
+    fn count_commit(&self) {
+        let commits = self.inner.commits.fetch_add(1, Ordering::Relaxed) + 1;
+        if !commits.is_multiple_of(COMMITS_PER_LOOK) || self.inner.looking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let inner = self.inner.clone();
+        self.inner.env.spawn(Box::pin(async move {
+            // Tried again after the next commits; the log is a burden meanwhile, not a danger.
+            let _ = inner.within(OWN_LIMIT, inner.enforce_log_limit()).await;
+            inner.looking.store(false, Ordering::SeqCst);
+        }));
+    }
+}
+
+#[async_trait]
+impl Shard for PostgresShard {
+    fn id(&self) -> &ShardId {
+        &self.inner.id
+    }
+
+    fn engine(&self) -> Engine {
+        Engine::Postgres
+    }
+
+    async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
+        self.inner.transactions.fetch_add(1, Ordering::Relaxed);
+        let outcomes = transaction::execute(&self.inner.clients, self.inner.env.as_ref(), &request).await?;
+        if request.access == Access::Write {
+            self.count_commit();
+        }
+        Ok(outcomes)
+    }
+
+    async fn begin(&self, begin: Begin) -> Result<Box<dyn Transaction>> {
+        self.inner.transactions.fetch_add(1, Ordering::Relaxed);
+        if begin.access == Access::Write {
+            self.count_commit();
+        }
+        let inner = &self.inner;
+        Ok(Box::new(transaction::begin(&inner.clients, &inner.control, &inner.env, begin).await?))
+    }
+
+    async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        let taken = self
+            .inner
+            .within(OWN_LIMIT, snapshot::take(&self.inner.clients, &*self.inner.env, &self.inner.marks))
+            .await?;
+        Ok(Box::new(taken))
+    }
+
+    async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()> {
+        let commit = Commit::default();
+        let work = async {
+            let conn = self.inner.admin.lend().await?;
+            let done = fence::set(&conn, &fences, time).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(time, &commit, work).await
+    }
+
+    async fn fences(&self) -> Result<Vec<Fence>> {
+        let work = async {
+            let conn = self.inner.control.lend().await?;
+            let fences = fence::load(&conn).await?;
+            conn.keep();
+            Ok(fences)
+        };
+        self.inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn seq(&self) -> Result<Seq> {
+        let work = async {
+            let conn = self.inner.control.lend().await?;
+            let seq = log::complete(&conn, &*self.inner.env, &self.inner.marks).await?;
+            conn.keep();
+            Ok(Seq(seq as u64))
+        };
+        self.inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
+        if !EVENT_ROWS.contains(&limit) {
+            return Err(ShardError::invalid(format!("a page has 1 to {} changes, not {limit}", EVENT_ROWS.end())));
+        }
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.control.lend().await?;
+            let page = log::changes(&conn, &*inner.env, &inner.marks, &inner.history, after, limit).await;
+            // Being behind the log is no reason to lose the connection.
+            if matches!(page, Ok(_) | Err(ShardError::Trimmed { .. } | ShardError::Invalid(_))) {
+                conn.keep();
+            }
+            page
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn add_consumer(&self, stream: &StreamId) -> Result<Seq> {
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.admin.lend().await?;
+            let seq = log::add_consumer(&conn, inner.env.as_ref(), &inner.marks, stream).await?;
+            conn.finish(Ended::Closed);
+            Ok(seq)
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn advance(&self, stream: &StreamId, position: Seq) -> Result<()> {
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.control.lend().await?;
+            log::advance(&conn, &*inner.env, &inner.marks, stream, position).await?;
+            conn.keep();
+            Ok(())
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn remove_consumer(&self, stream: &StreamId) -> Result<()> {
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.admin.lend().await?;
+            log::remove_consumer(&conn, inner.env.as_ref(), stream).await?;
+            conn.finish(Ended::Closed);
+            Ok(())
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn consumers(&self) -> Result<Vec<Consumer>> {
+        self.inner.within(OWN_LIMIT, self.inner.consumers()).await
+    }
+
+    async fn apply(&self, batch: Batch) -> Result<Applied> {
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let done = apply::apply(&conn, &schema, &batch).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
+        self.inner.within(OWN_LIMIT, self.inner.stream_state(stream)).await
+    }
+
+    async fn forget_stream(&self, stream: &StreamId) -> Result<()> {
+        let commit = Commit::default();
+        self.inner.within_commit(OWN_LIMIT, &commit, self.inner.forget_stream(&commit, stream)).await
+    }
+
+    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let done = apply::import(&conn, &schema, table, &rows, mode).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
+        let commit = Commit::default();
+        self.inner.within_commit(OWN_LIMIT, &commit, self.inner.apply_schema(&commit, from, &changes)).await
+    }
+
+    async fn schema(&self) -> Result<Arc<Schema>> {
+        self.inner.within(OWN_LIMIT, self.inner.current_schema()).await
+    }
+
+    async fn stats(&self) -> Result<ShardStats> {
+        self.inner.within(OWN_LIMIT, self.inner.stats()).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.clients.close().await;
+        self.inner.admin.close().await;
+        self.inner.control.close().await;
+        Ok(())
+    }
+}

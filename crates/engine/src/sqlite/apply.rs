@@ -5,9 +5,9 @@
 //! any order and any number of times. A deleted row leaves its version, too, which keeps an older copy from bringing
 //! it back. The stream's position is stored in the same transaction.
 //!
-//! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. A row
-//! may take a unique value that another one has not yet given up here; the other one is replaced, and comes back with
-//! its own next change.
+//! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. Two
+//! rows may claim one unique value for a while, since the change by which one gave it up has not come yet. The older
+//! claim gives way: its row is not there until its own next change comes, which the source has made.
 
 use super::ddl;
 use super::raw::Db;
@@ -15,7 +15,7 @@ use super::writer::Writer;
 use crate::error::{Result, ShardError};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
-use isles_kernel::schema::{BUCKET_COLUMN, Schema, Table, TableKind, Unit};
+use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value, key_bytes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +27,9 @@ struct TableWrites {
     delete: Arc<str>,
     /// Reads the bucket of a key.
     bucket: Arc<str>,
+    /// For each unique key: finds other rows with the same values, and where these are in a row.
+    rivals: Vec<(Arc<str>, Vec<usize>)>,
+    key_types: Arc<[DataType]>,
 }
 
 impl TableWrites {
@@ -39,9 +42,34 @@ impl TableWrites {
             put: format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table)).into(),
             delete: format!("DELETE FROM {name} WHERE {matched}").into(),
             bucket: format!("SELECT {BUCKET_COLUMN} FROM {name} WHERE {matched}").into(),
+            rivals: table.keys.iter().filter(|key| key.unique).map(|unique| rivals(table, &key, unique)).collect(),
+            key_types: key_types(table, &key),
             table: table.clone(),
         }
     }
+}
+
+/// Parameters: the row's key, then the values of the unique key.
+fn rivals(table: &Table, key: &[String], unique: &Key) -> (Arc<str>, Vec<usize>) {
+    let equal = |(n, name): (usize, &String)| format!("{} = ${n}", ddl::quoted(name));
+    let own: Vec<String> = (1..).zip(key).map(equal).collect();
+    let mut same: Vec<String> = (key.len() + 1..).zip(&unique.columns).map(equal).collect();
+    if matches!(table.kind, TableKind::Tenant) {
+        same.push(own[0].clone());
+    }
+    let sql = format!(
+        "SELECT {} FROM {} WHERE {} AND NOT ({})",
+        ddl::quoted_list(key),
+        ddl::quoted(&table.name),
+        same.join(" AND "),
+        own.join(" AND ")
+    );
+    (sql.into(), unique.columns.iter().filter_map(|name| table.position(name)).collect())
+}
+
+fn key_types(table: &Table, key: &[String]) -> Arc<[DataType]> {
+    let ty = |name: &String| table.position(name).map_or(DataType::Text, |at| table.columns[at].ty);
+    key.iter().map(ty).collect()
 }
 
 /// `(a, b) VALUES ($1, $2)` over all physical columns.
@@ -76,7 +104,8 @@ fn check_row(table: &Table, unit: &Unit, values: &[Value]) -> Result<()> {
         return Err(ShardError::invalid(format!("{unit} is no unit of table \"{}\"", table.name)));
     }
     if values.len() != table.columns.len() {
-        let message = format!("table \"{}\" has {} columns, a row has {}", table.name, table.columns.len(), values.len());
+        let message =
+            format!("table \"{}\" has {} columns, a row has {}", table.name, table.columns.len(), values.len());
         return Err(ShardError::invalid(message));
     }
     match table.columns.iter().zip(values).find(|(column, value)| !value.fits(column.ty)) {
@@ -127,18 +156,39 @@ fn apply_row(
     if known.is_none() {
         check_unit(db, writes, incoming)?;
     }
-    let limits = Limits::default();
     match &incoming.row {
-        Some(row) => {
-            db.run_own(&Statement::new(writes.put.clone(), physical(&incoming.unit, row)), &limits)?;
+        Some(row) if make_room(db, writes, incoming, row)? => {
+            let put = Statement::new(writes.put.clone(), physical(&incoming.unit, row));
+            db.run_own(&put, &Limits::default())?;
             applied.written += 1;
         }
-        None => {
-            db.run_own(&Statement::new(writes.delete.clone(), incoming.key.clone()), &limits)?;
+        _ => {
+            delete(db, writes, &incoming.key)?;
             applied.deleted += 1;
         }
     }
     store_version(db, stream, incoming, key)
+}
+
+fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {
+    db.run_own(&Statement::new(writes.delete.clone(), key.to_vec()), &Limits::default()).map(drop)
+}
+
+/// Removes rows whose claim to a unique value is older; whether the incoming row has the newest.
+fn make_room(db: &mut Db, writes: &TableWrites, incoming: &Incoming, row: &[Value]) -> Result<bool> {
+    for (sql, columns) in &writes.rivals {
+        let params = incoming.key.iter().cloned().chain(columns.iter().map(|at| row[*at].clone())).collect();
+        let find = Statement::new(sql.clone(), params).returning(writes.key_types.clone());
+        for rival in db.run_own(&find, &Limits::default())?.rows {
+            match row_version(db, &incoming.table, &key_bytes(&rival))? {
+                Some(version) if version > incoming.version => return Ok(false),
+                Some(_) => delete(db, writes, &rival)?,
+                // No stream has brought it, so none will bring it back.
+                None => return Err(taken(&writes.table)),
+            }
+        }
+    }
+    Ok(true)
 }
 
 fn check_incoming(table: &Table, incoming: &Incoming) -> Result<()> {
@@ -165,6 +215,11 @@ fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<
         Some([Value::Int(found)]) if *found != i64::from(bucket.0) => Err(other_unit(&writes.table)),
         _ => Ok(()),
     }
+}
+
+fn taken(table: &Table) -> ShardError {
+    let message = format!("a row of \"{}\" that is not of this stream has the same unique value", table.name);
+    ShardError::statement("23505", message)
 }
 
 fn other_unit(table: &Table) -> ShardError {

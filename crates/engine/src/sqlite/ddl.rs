@@ -67,7 +67,8 @@ fn create_table(table: &Table) -> Result<Vec<String>> {
     for foreign in &table.foreign_keys {
         parts.push(foreign_definition(table, foreign)?);
     }
-    let create = format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(&table.name), parts.join(",\n    "));
+    let create =
+        format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(&table.name), parts.join(",\n    "));
     let keys = table.keys.iter().map(|key| create_key(table, key));
     Ok(std::iter::once(create).chain(keys).collect())
 }
@@ -75,7 +76,9 @@ fn create_table(table: &Table) -> Result<Vec<String>> {
 fn hidden_definitions(table: &Table) -> Vec<String> {
     match table.kind {
         TableKind::Hash { buckets, .. } => {
-            vec![format!("{BUCKET_COLUMN} INTEGER NOT NULL CHECK ({BUCKET_COLUMN} >= 0 AND {BUCKET_COLUMN} < {buckets})")]
+            vec![format!(
+                "{BUCKET_COLUMN} INTEGER NOT NULL CHECK ({BUCKET_COLUMN} >= 0 AND {BUCKET_COLUMN} < {buckets})"
+            )]
         }
         // SQLite does not take a generated column into a primary key, so the writer fills both and this checks.
         TableKind::Tenant => vec![
@@ -111,7 +114,9 @@ fn type_check(name: &str, ty: DataType) -> Option<(&'static str, String)> {
         DataType::Bool => range(format!("{name} IN (0, 1)")),
         DataType::Int2 => range(format!("{name} BETWEEN -32768 AND 32767")),
         DataType::Int4 => range(format!("{name} BETWEEN -2147483648 AND 2147483647")),
-        DataType::Date => range(within(name, ((*DATES.start()).into(), (*DATES.end()).into()), (i32::MIN.into(), i32::MAX.into()))),
+        DataType::Date => {
+            range(within(name, ((*DATES.start()).into(), (*DATES.end()).into()), (i32::MIN.into(), i32::MAX.into())))
+        }
         DataType::Timestamp | DataType::TimestampTz => {
             range(within(name, (*TIMESTAMPS.start(), *TIMESTAMPS.end()), (i64::MIN, i64::MAX)))
         }

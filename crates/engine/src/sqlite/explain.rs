@@ -18,7 +18,9 @@ pub(super) fn error(code: c_int, message: &str) -> ShardError {
         }
         ffi::SQLITE_IOERR => ShardError::Stopped(format!("disk I/O error {code}: {message}")),
         ffi::SQLITE_CORRUPT | ffi::SQLITE_NOTADB => ShardError::Corrupt(message.into()),
-        ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED => ShardError::Unavailable("another process holds the shard's file".into()),
+        ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED => {
+            ShardError::Unavailable("another process holds the shard's file".into())
+        }
         ffi::SQLITE_INTERRUPT => ShardError::TimedOut,
         ffi::SQLITE_NOMEM => ShardError::Limit { what: "memory", limit: 0 },
         ffi::SQLITE_CANTOPEN | ffi::SQLITE_PERM => ShardError::Unavailable(message.into()),
@@ -40,7 +42,9 @@ fn constraint(code: c_int, message: &str) -> SqlError {
         ffi::SQLITE_CONSTRAINT_NOTNULL => named("23502", "null value violates not-null constraint"),
         ffi::SQLITE_CONSTRAINT_FOREIGNKEY => named("23503", "row violates foreign key constraint"),
         ffi::SQLITE_CONSTRAINT_CHECK if message.contains(ddl::RANGE) => named("22003", "value out of range"),
-        ffi::SQLITE_CONSTRAINT_CHECK if message.contains(ddl::JSON) => named("22P02", "invalid input syntax for type json"),
+        ffi::SQLITE_CONSTRAINT_CHECK if message.contains(ddl::JSON) => {
+            named("22P02", "invalid input syntax for type json")
+        }
         ffi::SQLITE_CONSTRAINT_CHECK => named("23514", "row violates check constraint"),
         ffi::SQLITE_CONSTRAINT_DATATYPE => named("42804", "value is of another type than the column"),
         ffi::SQLITE_CONSTRAINT_TRIGGER => SqlError::new("P0001", message),

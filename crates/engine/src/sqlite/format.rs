@@ -59,14 +59,10 @@ fn create(db: &mut Db) -> Result<()> {
 }
 
 pub(super) fn load(db: &mut Db) -> Result<State> {
-    let schema = match get_meta(db, SCHEMA, DataType::Text)? {
-        Some(Value::Text(body)) => serde_json::from_str(&body).map_err(|_| damaged("schema"))?,
-        _ => Schema::default(),
-    };
     let trimmed = Seq(meta_int(db, TRIMMED_SEQ)?);
     let (seq, txn) = last_record(db)?.unwrap_or((trimmed, TxnId(meta_int(db, TRIMMED_TXN)?)));
     Ok(State {
-        schema: Arc::new(schema),
+        schema: Arc::new(load_schema(db)?),
         fences: Arc::new(load_fences(db)?),
         seq,
         txn,
@@ -77,6 +73,13 @@ pub(super) fn load(db: &mut Db) -> Result<State> {
     })
 }
 
+pub(super) fn load_schema(db: &mut Db) -> Result<Schema> {
+    match get_meta(db, SCHEMA, DataType::Text)? {
+        Some(Value::Text(body)) => serde_json::from_str(&body).map_err(|_| damaged("schema")),
+        _ => Ok(Schema::default()),
+    }
+}
+
 fn damaged(what: &str) -> ShardError {
     ShardError::Corrupt(format!("the shard's {what} cannot be read"))
 }
@@ -84,7 +87,7 @@ fn damaged(what: &str) -> ShardError {
 /// Position and transaction of the newest record.
 pub(super) fn last_record(db: &mut Db) -> Result<Option<(Seq, TxnId)>> {
     let sql = "SELECT last_seq, first_txn + txns - 1 FROM _isles_log ORDER BY last_seq DESC LIMIT 1";
-    let rows = db.own(sql, &[], &[DataType::Int8, DataType::Int8])?;
+    let rows = db.own_text(sql, &[], &[DataType::Int8, DataType::Int8])?;
     Ok(match rows.first().map(Vec::as_slice) {
         Some([Value::Int(seq), Value::Int(txn)]) => Some((Seq(*seq as u64), TxnId(*txn as u64))),
         _ => None,
@@ -100,7 +103,7 @@ pub(super) fn current_seq(db: &mut Db) -> Result<Seq> {
 }
 
 pub(super) fn get_meta(db: &mut Db, name: &str, ty: DataType) -> Result<Option<Value>> {
-    let rows = db.own("SELECT value FROM _isles_meta WHERE name = $1", &[Value::text(name)], &[ty])?;
+    let rows = db.own_text("SELECT value FROM _isles_meta WHERE name = $1", &[Value::text(name)], &[ty])?;
     Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()))
 }
 
@@ -113,11 +116,11 @@ pub(super) fn meta_int(db: &mut Db, name: &str) -> Result<u64> {
 
 pub(super) fn put_meta(db: &mut Db, name: &str, value: Value) -> Result<()> {
     let sql = "INSERT INTO _isles_meta (name, value) VALUES ($1, $2) ON CONFLICT DO UPDATE SET value = excluded.value";
-    db.own(sql, &[Value::text(name), value], &[]).map(drop)
+    db.own_text(sql, &[Value::text(name), value], &[]).map(drop)
 }
 
 fn load_consumers(db: &mut Db) -> Result<BTreeMap<StreamId, Seq>> {
-    let rows = db.own("SELECT stream, position FROM _isles_consumer", &[], &[DataType::Text, DataType::Int8])?;
+    let rows = db.own_text("SELECT stream, position FROM _isles_consumer", &[], &[DataType::Text, DataType::Int8])?;
     rows.into_iter()
         .map(|row| match row.as_slice() {
             [Value::Text(stream), Value::Int(position)] => {
@@ -130,7 +133,7 @@ fn load_consumers(db: &mut Db) -> Result<BTreeMap<StreamId, Seq>> {
 
 fn load_fences(db: &mut Db) -> Result<FenceTable> {
     let columns = [DataType::Text, DataType::Int8, DataType::Text];
-    let rows = db.own("SELECT scope, version, mode FROM _isles_fence", &[], &columns)?;
+    let rows = db.own_text("SELECT scope, version, mode FROM _isles_fence", &[], &columns)?;
     let fences = rows.iter().map(|row| load_fence(row)).collect::<Result<Vec<_>>>()?;
     FenceTable::from_fences(fences)
 }
@@ -149,11 +152,11 @@ pub(super) fn store_fences(db: &mut Db, old: &FenceTable, new: &FenceTable) -> R
     let old: BTreeSet<_> = old.fences().iter().map(fence_row).collect::<Result<_>>()?;
     let new: BTreeSet<_> = new.fences().iter().map(fence_row).collect::<Result<_>>()?;
     for (scope, _, _) in old.difference(&new) {
-        db.own("DELETE FROM _isles_fence WHERE scope = $1", &[Value::text(scope.clone())], &[])?;
+        db.own_text("DELETE FROM _isles_fence WHERE scope = $1", &[Value::text(scope.clone())], &[])?;
     }
     for (scope, version, mode) in new.difference(&old) {
         let params = [Value::text(scope.clone()), Value::Int(*version), Value::text(mode.clone())];
-        db.own("INSERT INTO _isles_fence (scope, version, mode) VALUES ($1, $2, $3)", &params, &[])?;
+        db.own_text("INSERT INTO _isles_fence (scope, version, mode) VALUES ($1, $2, $3)", &params, &[])?;
     }
     Ok(())
 }

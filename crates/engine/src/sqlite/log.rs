@@ -159,7 +159,8 @@ fn trim_through(writer: &mut Writer, through: Seq) -> Result<()> {
     let sql = "SELECT max(last_seq), max(first_txn + txns - 1), count(*), sum(length(body))
                FROM _isles_log WHERE last_seq <= $1";
     let rows = writer.db.own(sql, &bound, &[DataType::Int8; 4])?;
-    let Some([Value::Int(seq), Value::Int(txn), Value::Int(records), Value::Int(bytes)]) = rows.first().map(Vec::as_slice)
+    let Some([Value::Int(seq), Value::Int(txn), Value::Int(records), Value::Int(bytes)]) =
+        rows.first().map(Vec::as_slice)
     else {
         return Ok(());
     };

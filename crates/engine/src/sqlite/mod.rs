@@ -50,8 +50,8 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS, Outcome,
-    Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS,
+    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -62,7 +62,7 @@ use reader::Readers;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use writer::{Company, RequestMember, State, Task, Writer};
@@ -177,7 +177,7 @@ struct Shared {
     /// The state as of the last commit.
     published: ArcSwap<State>,
     /// Why the shard has stopped, once it has.
-    stopped: Mutex<Option<ShardError>>,
+    stopped: OnceLock<ShardError>,
     commits: AtomicU64,
     transactions: AtomicU64,
     /// Says that the file is ours; released when the shard is closed.
@@ -191,7 +191,7 @@ impl Shared {
     }
 
     fn check_running(&self) -> Result<()> {
-        match &*self.stopped.lock().unwrap_or_else(PoisonError::into_inner) {
+        match self.stopped.get() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
@@ -199,7 +199,7 @@ impl Shared {
 
     /// From here on nothing is acknowledged.
     fn stop(&self, error: ShardError) {
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stopped.get_or_init(|| error);
     }
 
     /// Runs `work` on the pool and gives back what it returns.
@@ -231,6 +231,7 @@ impl SqliteShard {
 
     /// As [`SqliteShard::open`], on the caller's thread, which it blocks.
     pub fn open_now(id: ShardId, path: &Path, env: Arc<dyn Env>, options: SqliteOptions) -> Result<SqliteShard> {
+        init();
         // The simulator's disk has no files to lock, and one process.
         let lock = if options.base_vfs.is_none() { Some(lock_file(path)?) } else { None };
         vfs::walcheck::check_and_sync(options.base_vfs.as_deref(), path).map_err(|error| match error {
@@ -246,7 +247,7 @@ impl SqliteShard {
             queue: Mutex::new(Queue::new(writer)),
             env,
             options,
-            stopped: Mutex::new(None),
+            stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
             lock: Mutex::new(lock),
@@ -286,7 +287,8 @@ fn dropped() -> ShardError {
 
 fn lock_file(path: &Path) -> Result<File> {
     let lock_path = path.with_extension("lock");
-    let cannot = |error: std::io::Error| ShardError::Unavailable(format!("cannot open {}: {error}", lock_path.display()));
+    let cannot =
+        |error: std::io::Error| ShardError::Unavailable(format!("cannot open {}: {error}", lock_path.display()));
     let file = File::options().create(true).truncate(false).write(true).open(&lock_path).map_err(cannot)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -470,7 +472,9 @@ fn holds(schema: &Schema, change: &SchemaChange) -> bool {
         SchemaChange::AddColumn { table: name, column } => table(name).is_some_and(|t| t.columns.contains(column)),
         SchemaChange::DropColumn { table: name, column } => table(name).is_some_and(|t| t.position(column).is_none()),
         SchemaChange::CreateKey { table: name, key } => table(name).is_some_and(|t| t.keys.contains(key)),
-        SchemaChange::DropKey { table: name, key } => table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key)),
+        SchemaChange::DropKey { table: name, key } => {
+            table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key))
+        }
         SchemaChange::CreateObject(object) => schema.objects.get(&object.name) == Some(object),
         SchemaChange::DropObject { name } => !schema.objects.contains_key(name),
     }

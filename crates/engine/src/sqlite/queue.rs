@@ -31,7 +31,10 @@ pub(super) struct Queue {
 enum Item {
     Member(Box<dyn Member>),
     /// Wants the writer itself; until when, and who.
-    Hold { deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>> },
+    Hold {
+        deadline: Duration,
+        reply: oneshot::Sender<Result<WriterGuard>>,
+    },
     Close(oneshot::Sender<()>),
 }
 
@@ -99,7 +102,10 @@ fn push_item(shared: &Arc<Shared>, item: Item) -> Result<()> {
             return Err(ShardError::Unavailable("the shard is closed".into()));
         }
         if !is_close && queue.items.len() >= shared.options.max_queue {
-            return Err(ShardError::Limit { what: "the number of waiting writes", limit: shared.options.max_queue as u64 });
+            return Err(ShardError::Limit {
+                what: "the number of waiting writes",
+                limit: shared.options.max_queue as u64,
+            });
         }
         queue.closed = is_close;
         queue.items.push_back(item);
@@ -265,7 +271,12 @@ fn gather(shared: &Shared, answered: usize) {
 }
 
 /// Hands the writer to a transaction. Whether it was taken.
-fn grant(shared: &Arc<Shared>, writer: Box<Writer>, deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>>) -> bool {
+fn grant(
+    shared: &Arc<Shared>,
+    writer: Box<Writer>,
+    deadline: Duration,
+    reply: oneshot::Sender<Result<WriterGuard>>,
+) -> bool {
     if shared.env.elapsed() >= deadline {
         shared.queue().writer = Some(writer);
         let _ = reply.send(Err(ShardError::TimedOut));

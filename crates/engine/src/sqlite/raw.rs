@@ -137,6 +137,26 @@ struct Cached {
     last_used: u64,
 }
 
+/// Hashes statement texts. They are our own router's, so nobody chooses them to collide, and std's hash would cost
+/// more than the lookup is worth.
+type TextHash = std::hash::BuildHasherDefault<TextHasher>;
+
+#[derive(Default)]
+struct TextHasher(u64);
+
+impl std::hash::Hasher for TextHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
+    }
+
+    /// The end of a text; there is only one.
+    fn write_u8(&mut self, _: u8) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A result that is read piecemeal. It owns its parameters, which SQLite reads in place.
 struct Cursor {
     statement: Prepared,
@@ -157,7 +177,7 @@ enum Origin {
 pub(super) struct Db {
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
-    cache: HashMap<Arc<str>, Cached>,
+    cache: HashMap<Arc<str>, Cached, TextHash>,
     own: HashMap<&'static str, Prepared>,
     uses: u64,
     pub(super) capture: Option<Box<Capture>>,
@@ -174,17 +194,16 @@ unsafe impl Send for Db {}
 
 impl Db {
     pub(super) fn open(path: &Path, role: Role, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Db> {
-        super::init();
         let vfs = options.vfs_name()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
-        let connection = Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())
-            .map_err(|error| open_error(path, &error))?;
+        let connection =
+            Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()).map_err(|error| open_error(path, &error))?;
         let watch = Watch { env, deadline: Duration::MAX, cancel: None, budget: None, stop: None };
         let mut db = Db {
             cursors: BTreeMap::new(),
             next_cursor: 0,
-            cache: HashMap::new(),
+            cache: HashMap::default(),
             own: HashMap::new(),
             uses: 0,
             capture: None,
@@ -203,7 +222,9 @@ impl Db {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Lookaside trades memory for speed on many small statements; thousands of shards are open at once.
         // SAFETY: right after opening, no lookaside memory is in use.
-        unsafe { ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int) };
+        unsafe {
+            ffi::sqlite3_db_config(connection.handle(), ffi::SQLITE_DBCONFIG_LOOKASIDE, 0usize, 0 as c_int, 0 as c_int)
+        };
         if role == Role::Writer {
             super::vfs::checksum::set_reserve_bytes(connection)
                 .map_err(|code| rusqlite::Error::SqliteFailure(ffi::Error::new(code.0), None))?;
@@ -253,6 +274,12 @@ impl Db {
 
     pub(super) fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Gives back cached pages: a shard that was only opened should cost little.
+    pub(super) fn release_memory(&self) {
+        // SAFETY: the handle is live.
+        unsafe { ffi::sqlite3_db_release_memory(self.handle()) };
     }
 
     /// Pages in the WAL after the last commit on this connection.
@@ -319,16 +346,18 @@ impl Db {
 
     fn run_cached(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
         self.uses += 1;
-        if !self.cache.contains_key(&statement.sql) {
-            let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
-            self.evict();
-            self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: 0 });
-        }
         let handle = self.handle();
-        let cached = self.cache.get_mut(&statement.sql).ok_or_else(|| ShardError::invalid("statement cache"))?;
-        cached.last_used = self.uses;
-        let outcome = run_prepared(handle, &cached.statement, statement, limits);
-        cached.statement.reset();
+        if let Some(cached) = self.cache.get_mut(&statement.sql) {
+            cached.last_used = self.uses;
+            let outcome = run_prepared(handle, &cached.statement, statement, limits);
+            cached.statement.reset();
+            return outcome.map_err(|error| self.explain(error));
+        }
+        let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
+        let outcome = run_prepared(handle, &prepared, statement, limits);
+        prepared.reset();
+        self.evict();
+        self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: self.uses });
         outcome.map_err(|error| self.explain(error))
     }
 
@@ -429,7 +458,12 @@ impl Db {
         page.map_err(|error| self.explain(error))
     }
 
-    fn fetch_foreign(&mut self, id: CursorId, rows: usize, limits: &Limits) -> std::result::Result<CursorPage, Trouble> {
+    fn fetch_foreign(
+        &mut self,
+        id: CursorId,
+        rows: usize,
+        limits: &Limits,
+    ) -> std::result::Result<CursorPage, Trouble> {
         let cursor = self.cursors.get_mut(&id).ok_or_else(no_cursor)?;
         let mut page = CursorPage { rows: Vec::new(), done: cursor.done };
         let mut tally = Tally::new(limits);

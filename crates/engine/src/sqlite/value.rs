@@ -58,7 +58,9 @@ pub(super) fn bind(statement: &Prepared, index: c_int, value: &Value) -> Result<
 unsafe fn bind_text(stmt: *mut ffi::sqlite3_stmt, index: c_int, text: &str) -> c_int {
     let bytes = text.as_bytes();
     // SAFETY: as the caller promises in `bind`.
-    unsafe { ffi::sqlite3_bind_text64(stmt, index, bytes.as_ptr().cast(), bytes.len() as u64, None, ffi::SQLITE_UTF8 as u8) }
+    unsafe {
+        ffi::sqlite3_bind_text64(stmt, index, bytes.as_ptr().cast(), bytes.len() as u64, None, ffi::SQLITE_UTF8 as u8)
+    }
 }
 
 unsafe fn bind_blob(stmt: *mut ffi::sqlite3_stmt, index: c_int, bytes: &[u8]) -> c_int {
@@ -180,9 +182,7 @@ pub(super) unsafe fn same(a: *mut ffi::sqlite3_value, b: *mut ffi::sqlite3_value
             && match kind {
                 ffi::SQLITE_NULL => true,
                 ffi::SQLITE_INTEGER => ffi::sqlite3_value_int64(a) == ffi::sqlite3_value_int64(b),
-                ffi::SQLITE_FLOAT => {
-                    ffi::sqlite3_value_double(a).to_bits() == ffi::sqlite3_value_double(b).to_bits()
-                }
+                ffi::SQLITE_FLOAT => ffi::sqlite3_value_double(a).to_bits() == ffi::sqlite3_value_double(b).to_bits(),
                 _ => {
                     let left = slice(ffi::sqlite3_value_blob(a).cast(), ffi::sqlite3_value_bytes(a));
                     left == slice(ffi::sqlite3_value_blob(b).cast(), ffi::sqlite3_value_bytes(b))

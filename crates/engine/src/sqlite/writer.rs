@@ -24,7 +24,7 @@ use super::raw::{Db, Role};
 use super::{Planted, SqliteOptions, log};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{FenceTable, Fence};
+use crate::fence::{Fence, FenceTable};
 use crate::shard::{CancelToken, Outcome, Request};
 use isles_kernel::names::{SchemaVersion, Seq, StreamId, TxnId};
 use isles_kernel::schema::Schema;
@@ -171,6 +171,7 @@ impl Writer {
         super::format::prepare(&mut db, path)?;
         let state = super::format::load(&mut db)?;
         capture::install(&mut db, &state.schema);
+        db.release_memory();
         let path = path.to_path_buf();
         let committed = state.clone();
         Ok(Writer { db, applier: None, state, committed, path, env, options: options.clone() })
@@ -249,9 +250,9 @@ impl Writer {
             let split = self.db.own("COMMIT", &[], &[]).and_then(|_| self.db.own("BEGIN IMMEDIATE", &[], &[]));
             split.map_err(|error| commit_error(error, true))?;
         }
-        let result = log::append(self).map_err(|error| (error, false)).and_then(|()| {
-            self.db.own("COMMIT", &[], &[]).map(drop).map_err(|error| (error, true))
-        });
+        let result = log::append(self)
+            .map_err(|error| (error, false))
+            .and_then(|()| self.db.own("COMMIT", &[], &[]).map(drop).map_err(|error| (error, true)));
         match result {
             Ok(()) => {
                 self.committed = self.state.clone();
@@ -396,8 +397,15 @@ fn not_happened(error: &ShardError) -> ShardError {
 enum Attempt {
     Committed(Vec<Result<()>>),
     /// SQLite rolled back everything because of the member at this place.
-    Broken { at: usize, error: ShardError },
-    Failed { error: ShardError, results: Vec<Result<()>>, fatal: bool },
+    Broken {
+        at: usize,
+        error: ShardError,
+    },
+    Failed {
+        error: ShardError,
+        results: Vec<Result<()>>,
+        fatal: bool,
+    },
 }
 
 fn try_group(writer: &mut Writer, members: &mut [Box<dyn Member>]) -> Attempt {
@@ -458,9 +466,8 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
     let worked = member.run(writer);
     let db = writer.applier()?;
     db.set_watch(Duration::MAX, None);
-    let result = worked.and_then(|()| {
-        db.own("COMMIT", &[], &[]).map(drop).map_err(|error| commit_error(error, true).error)
-    });
+    let result =
+        worked.and_then(|()| db.own("COMMIT", &[], &[]).map(drop).map_err(|error| commit_error(error, true).error));
     if result.is_err() && !db.is_autocommit() {
         let _ = db.own("ROLLBACK", &[], &[]);
     }
@@ -473,8 +480,8 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
 }
 
 /// Reads one integer of the meta table or a count.
-pub(super) fn one_int(db: &mut Db, sql: &'static str, params: &[Value]) -> Result<Option<i64>> {
-    let rows = db.own(sql, params, &[DataType::Int8])?;
+pub(super) fn one_int(db: &mut Db, sql: &str, params: &[Value]) -> Result<Option<i64>> {
+    let rows = db.own_text(sql, params, &[DataType::Int8])?;
     Ok(match rows.first().and_then(|row| row.first()) {
         Some(Value::Int(n)) => Some(*n),
         _ => None,

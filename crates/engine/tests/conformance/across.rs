@@ -69,7 +69,7 @@ pub(crate) async fn tenants_move_with_their_rows(here: World, there: World) {
     assert_eq!(names, [values!["", None::<&str>], values!["acme", "acme"], values!["beta", "beta"]]);
 }
 
-/// B5: the gate of a cutover compares schemas of both sides.
+/// I-10: the gate of a cutover compares schemas of both sides.
 pub(crate) async fn equal_changes_give_equal_schemas(here: World, there: World) {
     let (one, two) = (here.shard().await, there.shard().await);
     for db in [&one, &two] {

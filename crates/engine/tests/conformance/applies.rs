@@ -1,15 +1,15 @@
 //! Apply: rows of another shard, in any order and any number of times.
 
 use crate::changelog::audit_trigger;
-use crate::copying::{EPOCH, batch, scrambled, version};
+use crate::copying::{EPOCH, batch, check_equal, scrambled, tailed, version};
 use crate::fixtures::World;
 use crate::given::*;
 use crate::random;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{Applied, Batch, Incoming, MAX_APPLY_ROWS, RowVersion, StoredRow, StreamState};
 use isles_kernel::names::{RoutingVersion, Seq};
-use isles_kernel::schema::{OnChange, Unit};
-use isles_kernel::value::Value;
+use isles_kernel::schema::{Key, OnChange, TableKind, Unit};
+use isles_kernel::value::{DataType, Value};
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -34,7 +34,6 @@ fn applied(written: u64, deleted: u64, stale: u64) -> Applied {
     Applied { written, deleted, stale }
 }
 
-/// B2
 pub(crate) async fn a_row_that_is_not_newer_changes_nothing(world: World) {
     let db = world.shard().await;
     assert_eq!(apply(&db, vec![put(1, "five", 5)]).await, applied(1, 0, 0));
@@ -44,7 +43,7 @@ pub(crate) async fn a_row_that_is_not_newer_changes_nothing(world: World) {
     assert_eq!(db.rows("users").await, vec![user_row(1, "six", 6)]);
 }
 
-/// B2, I-11: without a tombstone the late copy would bring the row back.
+/// I-11: without a tombstone the late copy would bring the row back.
 pub(crate) async fn a_deleted_row_does_not_come_back(world: World) {
     let db = world.shard().await;
     apply(&db, vec![put(1, "a", 5)]).await;
@@ -58,7 +57,7 @@ pub(crate) async fn a_deleted_row_does_not_come_back(world: World) {
     assert_eq!(db.rows("users").await, vec![user_row(1, "new", 8)]);
 }
 
-/// B2: positions of two shards are not comparable; routing versions are.
+/// I-34: positions of two shards are not comparable; routing versions are.
 pub(crate) async fn a_later_epoch_wins_over_a_higher_position(world: World) {
     let db = world.shard().await;
     apply(&db, vec![put(1, "old", 1_000)]).await;
@@ -68,7 +67,7 @@ pub(crate) async fn a_later_epoch_wins_over_a_higher_position(world: World) {
     assert_eq!(db.rows("users").await, vec![user_row(1, "new", 3)]);
 }
 
-/// B2, I-34: random histories, shuffled, doubled and cut into batches, end in the last version of each row.
+/// I-34: random histories, shuffled, doubled and cut into batches, end in the last version of each row.
 pub(crate) async fn any_order_with_repetitions_ends_in_the_same_rows(world: World) {
     let db = world.shard().await;
     for round in 0..random::rounds(12) as u64 {
@@ -97,7 +96,41 @@ async fn check_any_order(db: &Db, mut rng: Rng, first: i64) {
     assert_eq!(mine, expected, "history from {first}");
 }
 
-/// H16: progress is where the rows are.
+/// I-34: rows that pass a unique value around may meet on the way; the older claim gives way, and comes back.
+pub(crate) async fn a_unique_value_that_changes_hands_ends_where_it_belongs(world: World) {
+    let mut seats = table("seats", TableKind::Global, &[("id", DataType::Int8), ("guest", DataType::Text)], &["id"]);
+    seats.keys = vec![Key { name: "one_seat_each".into(), columns: vec!["guest".into()], unique: true }];
+    let db = world.shard_with(vec![seats]).await;
+    for round in 0..random::rounds(12) as u64 {
+        check_seats(&db, Rng::new(round), round as i64 * 100).await;
+    }
+}
+
+/// A history of four seats and three guests, none of whom ever sits on two, applied in some order.
+async fn check_seats(db: &Db, mut rng: Rng, first: i64) {
+    let mut seats: BTreeMap<i64, Option<Value>> = BTreeMap::new();
+    let mut history = Vec::new();
+    for seq in 1..=rng.range(10..60) {
+        let id = first + rng.below(4) as i64;
+        let guest = Value::text(format!("guest {} of {first}", rng.below(3)));
+        let taken = seats.iter().any(|(seat, sitting)| *seat != id && sitting.as_ref() == Some(&guest));
+        let sitting = if taken || rng.chance(1, 4) { None } else { Some(guest) };
+        let row = sitting.clone().map(|guest| vec![Value::Int(id), guest]);
+        history.push(Incoming { version: version(seq), ..shared("seats", id, row) });
+        seats.insert(id, sitting);
+    }
+    let name = stream(&format!("seats-{first}"));
+    for rows in scrambled(&mut rng, history.clone()).into_iter().chain(scrambled(&mut rng, history)) {
+        db.apply(batch(&name, rows)).await.unwrap();
+    }
+    let expected: Vec<Vec<Value>> =
+        seats.into_iter().filter_map(|(id, guest)| Some(vec![Value::Int(id), guest?])).collect();
+    let rows = db.rows("seats").await.into_iter().map(|row| row.values);
+    let mine: Vec<Vec<Value>> = rows.filter(|row| int(&row[0]) >= first).collect();
+    assert_eq!(mine, expected, "history from {first}");
+}
+
+/// I-2: progress is where the rows are.
 pub(crate) async fn position_and_cursor_are_stored_with_the_rows(world: World) {
     let db = world.shard().await;
     let name = stream("move");
@@ -117,7 +150,7 @@ pub(crate) async fn position_and_cursor_are_stored_with_the_rows(world: World) {
     assert_eq!(db.stream_state(&stream("other")).await.unwrap(), StreamState::default());
 }
 
-/// H16, vitess #19423: a poisoned batch leaves neither rows nor a position.
+/// I-2: a poisoned batch leaves neither rows nor a position.
 pub(crate) async fn a_batch_that_fails_leaves_nothing(world: World) {
     let db = world.shard().await;
     let name = stream("move");
@@ -136,7 +169,7 @@ pub(crate) async fn a_batch_that_fails_leaves_nothing(world: World) {
     assert_eq!(apply(&db, vec![put(1, "a", 5)]).await, applied(1, 0, 0), "no version was left behind");
 }
 
-/// H8: `INSERT OR REPLACE` on the target took the rows of other tenants.
+/// I-11: `INSERT OR REPLACE` on a target once took the rows of other tenants.
 pub(crate) async fn a_row_of_another_unit_is_not_clobbered(world: World) {
     let db = world.shard().await;
     db.put_user(1, "mine", 0).await;
@@ -149,7 +182,7 @@ pub(crate) async fn a_row_of_another_unit_is_not_clobbered(world: World) {
     }
 }
 
-/// H8: tenants may use the same ids.
+/// I-11: tenants may use the same ids.
 pub(crate) async fn a_tenant_moves_in_beside_one_with_the_same_ids(world: World) {
     let db = world.shard().await;
     db.put_note(Some("beta"), 1, "beta's").await;
@@ -168,7 +201,7 @@ pub(crate) async fn a_tenant_moves_in_beside_one_with_the_same_ids(world: World)
     assert_eq!(bodies(db.rows("notes").await), values!["nobody's", "beta's"]);
 }
 
-/// citus #6873: what comes from another shard is not this one's own change, and would echo.
+/// I-29: what comes from another shard is not this one's own change, and would echo.
 pub(crate) async fn applied_rows_are_not_captured(world: World) {
     let db = world.shard().await;
     let start = db.listen().await;
@@ -216,7 +249,7 @@ pub(crate) async fn a_batch_is_bounded(world: World) {
     assert_eq!(apply(&db, rows[1..].to_vec()).await, applied(MAX_APPLY_ROWS as u64, 0, 0));
 }
 
-/// B6: after a move is done its versions are forgotten, so that the next one starts clean.
+/// After a move is done its versions are forgotten, so that the next one starts clean.
 pub(crate) async fn a_forgotten_stream_leaves_its_rows_and_nothing_else(world: World) {
     let db = world.shard().await;
     let (old, other) = (stream("old"), stream("other"));
@@ -231,6 +264,25 @@ pub(crate) async fn a_forgotten_stream_leaves_its_rows_and_nothing_else(world: W
     assert_eq!(db.apply(batch(&stream("new"), rows)).await.unwrap(), applied(2, 0, 0));
     let rows = vec![put(3, "b", 3), put(4, "b", 3)];
     assert_eq!(db.apply(batch(&other, rows)).await.unwrap(), applied(0, 0, 2), "the other stream's versions remain");
+}
+
+/// I-34: two keys that a database takes for one are one row, with one version.
+pub(crate) async fn keys_equal_by_value_are_one_row(world: World) {
+    let keyed = |name: &str, ty| table(name, TableKind::Global, &[("k", ty), ("n", INT8)], &["k"]);
+    let tables = vec![keyed("prices", DataType::Numeric), keyed("zeros", DataType::Float8)];
+    let (source, target) = (world.shard_with(tables.clone()).await, world.shard_with(tables).await);
+    let start = source.listen().await;
+    for (table, one, other) in
+        [("prices", numeric("1.0"), numeric("1.00")), ("zeros", Value::Float(0.0), Value::Float(-0.0))]
+    {
+        source.must(&format!("INSERT INTO {table} (k, n) VALUES ($1, 1)"), vec![one]).await;
+        assert_eq!(source.must(&format!("UPDATE {table} SET k = $1, n = 2"), vec![other]).await, 1);
+    }
+    for change in source.log_after(start).await.iter().rev() {
+        target.apply(batch(&stream("move"), vec![tailed(change)])).await.unwrap();
+    }
+    check_equal(&source, &target, "prices").await;
+    check_equal(&source, &target, "zeros").await;
 }
 
 /// I-34: two appliers of one stream, as after a takeover, do no harm.

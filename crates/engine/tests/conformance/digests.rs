@@ -13,7 +13,7 @@ pub(crate) async fn an_empty_table_has_the_empty_digest(world: World) {
     assert_eq!(digest(&db, "users").await, Digest::default());
 }
 
-/// B7: the digest is the one of the kernel's own encoding, which is the same on each engine.
+/// I-10: the digest is the one of the kernel's own encoding, which is the same on each engine.
 pub(crate) async fn a_digest_is_the_sum_of_its_rows(world: World) {
     let db = world.shard_with(vec![matrix()]).await;
     let rows = stored(&matrix_rows());
@@ -24,7 +24,7 @@ pub(crate) async fn a_digest_is_the_sum_of_its_rows(world: World) {
     assert_eq!(digest(&db, "matrix").await, expected);
 }
 
-/// B7, vitess #12859: the differ itself, against planted differences.
+/// I-10: the differ itself, against planted differences.
 pub(crate) async fn any_single_change_changes_the_digest(world: World) {
     let db = world.shard_with(vec![matrix(), users(), notes()]).await;
     let rows = matrix_rows();
@@ -42,7 +42,6 @@ pub(crate) async fn any_single_change_changes_the_digest(world: World) {
     }
 }
 
-/// B7
 pub(crate) async fn null_and_empty_and_scale_and_sign_differ(world: World) {
     let db = world.shard_with(vec![matrix()]).await;
     db.must("INSERT INTO matrix (id) VALUES (1)", vec![]).await;
@@ -62,7 +61,7 @@ pub(crate) async fn null_and_empty_and_scale_and_sign_differ(world: World) {
     }
 }
 
-/// B7: equal rows in another unit are other rows.
+/// Equal rows in another unit are other rows.
 pub(crate) async fn the_unit_is_part_of_the_digest(world: World) {
     let mut seen = Vec::new();
     for name in [None, Some("acme"), Some("beta")] {
@@ -75,7 +74,7 @@ pub(crate) async fn the_unit_is_part_of_the_digest(world: World) {
     }
 }
 
-/// B7: order of writing and history do not matter.
+/// Order of writing and history do not matter.
 pub(crate) async fn equal_rows_have_equal_digests(world: World) {
     let (one, two) = (world.shard().await, world.shard().await);
     for id in 0..20 {
@@ -87,7 +86,6 @@ pub(crate) async fn equal_rows_have_equal_digests(world: World) {
     assert_eq!(digest(&one, "users").await, digest(&two, "users").await);
 }
 
-/// B7
 pub(crate) async fn digests_of_adjacent_ranges_add_up(world: World) {
     let db = world.shard().await;
     for id in 0..30 {

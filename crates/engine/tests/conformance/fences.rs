@@ -279,6 +279,24 @@ async fn race(db: &Db, version: u64) {
     db.set_fences(vec![fence_buckets(3, 3, version + 2, FenceMode::Open)], FENCE_TIME).await.unwrap();
 }
 
+/// I-10: a cutover drains the log up to this position, so whatever is beyond it would be lost.
+pub(crate) async fn the_position_behind_a_closed_fence_covers_every_acknowledged_write(world: World) {
+    let db = world.shard().await;
+    let start = db.listen().await;
+    for id in 0..5 {
+        let mut gone = db.transaction(Access::Write).await;
+        gone.execute(&insert_user(100 + id, "gone", 0)).await.unwrap();
+        gone.rollback().await.unwrap();
+        db.put_user(id, "kept", 0).await;
+    }
+    db.set_fences(vec![fence_buckets(0, BUCKETS - 1, 2, FenceMode::Closed)], FENCE_TIME).await.unwrap();
+    let end = db.seq().await.unwrap();
+    let changes = db.log_after(start).await;
+    let covered: Vec<i64> =
+        changes.iter().filter(|change| change.seq <= end).map(|change| int(&change.key[0])).collect();
+    assert_eq!(covered, [0, 1, 2, 3, 4]);
+}
+
 /// I-7
 pub(crate) async fn fences_survive_reopening(world: World) {
     let fixture = world.fixture().await;

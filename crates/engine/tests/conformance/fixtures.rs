@@ -5,6 +5,7 @@
 use crate::given::Db;
 use async_trait::async_trait;
 use isles_engine::env::TokioEnv;
+use isles_engine::postgres::{PostgresOptions, PostgresShard};
 use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::names::ShardId;
@@ -21,8 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// What a test may set; all else is the engine's default.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// Bytes the change log may hold before its slowest reader is dropped.
-    pub(crate) log_bytes: Option<u64>,
+    pub(crate) log: LogSize,
+}
+
+/// How much the change log may hold before its slowest reader is dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum LogSize {
+    #[default]
+    Usual,
+    /// Some twenty changes of 10 kB: one engine counts bytes, the other changes.
+    Small,
 }
 
 fn shard_id() -> ShardId {
@@ -49,7 +58,9 @@ struct SqliteFixture {
 impl Fixture for SqliteFixture {
     async fn open(&self, options: &Options) -> Arc<dyn Shard> {
         let mut chosen = SqliteOptions::default();
-        chosen.max_log_bytes = options.log_bytes.unwrap_or(chosen.max_log_bytes);
+        if options.log == LogSize::Small {
+            chosen.max_log_bytes = 200_000;
+        }
         let env = Arc::new(TokioEnv::current());
         Arc::new(SqliteShard::open(shard_id(), &self.path, env, chosen).await.expect("a SQLite shard"))
     }
@@ -61,9 +72,20 @@ struct PostgresFixture {
 
 #[async_trait]
 impl Fixture for PostgresFixture {
-    async fn open(&self, _options: &Options) -> Arc<dyn Shard> {
-        unimplemented!("{}", self.url)
+    async fn open(&self, options: &Options) -> Arc<dyn Shard> {
+        let mut chosen = PostgresOptions::default();
+        if options.log == LogSize::Small {
+            chosen.max_log_records = 25;
+        }
+        let env = Arc::new(TokioEnv::current());
+        Arc::new(PostgresShard::open(shard_id(), &self.url, env, chosen).await.expect("a PostgreSQL shard"))
     }
+}
+
+/// A fresh database of the server that all tests of this process share.
+async fn create_database() -> String {
+    let made = tokio::task::spawn_blocking(|| isles_sim::pgserver::shared().create_database());
+    made.await.expect("a database")
 }
 
 /// The databases of one engine that one test makes. They go with it.
@@ -83,7 +105,7 @@ impl World {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         match self.engine {
             Engine::Sqlite => Box::new(SqliteFixture { path: self.dir.path().join(format!("shard-{number}.db")) }),
-            Engine::Postgres => Box::new(PostgresFixture { url: String::new() }),
+            Engine::Postgres => Box::new(PostgresFixture { url: create_database().await }),
         }
     }
 

@@ -26,37 +26,37 @@ pub(crate) const INT8: DataType = DataType::Int8;
 pub(crate) const TEXT: DataType = DataType::Text;
 
 /// Anything a test writes where a [`Value`] is meant.
-pub(crate) trait AsValue {
-    fn as_value(self) -> Value;
+pub(crate) trait IntoValue {
+    fn into_value(self) -> Value;
 }
 
-impl AsValue for Value {
-    fn as_value(self) -> Value {
+impl IntoValue for Value {
+    fn into_value(self) -> Value {
         self
     }
 }
 
-impl AsValue for i64 {
-    fn as_value(self) -> Value {
+impl IntoValue for i64 {
+    fn into_value(self) -> Value {
         Value::Int(self)
     }
 }
 
-impl AsValue for &str {
-    fn as_value(self) -> Value {
+impl IntoValue for &str {
+    fn into_value(self) -> Value {
         Value::text(self)
     }
 }
 
-impl AsValue for Option<&str> {
-    fn as_value(self) -> Value {
+impl IntoValue for Option<&str> {
+    fn into_value(self) -> Value {
         self.map_or(Value::Null, Value::text)
     }
 }
 
 /// A row or a list of parameters.
 macro_rules! values {
-    ($($value:expr),* $(,)?) => { vec![$($crate::given::AsValue::as_value($value)),*] };
+    ($($value:expr),* $(,)?) => { vec![$($crate::given::IntoValue::into_value($value)),*] };
 }
 pub(crate) use values;
 

@@ -36,7 +36,6 @@ pub(crate) async fn an_insert_refuses_the_page_when_a_key_is_there(world: World)
     check_log(&db, start, &[]).await;
 }
 
-/// H8
 pub(crate) async fn an_import_never_replaces_a_row_of_another_unit(world: World) {
     let db = world.shard().await;
     db.put_user(1, "mine", 0).await;
@@ -60,6 +59,16 @@ pub(crate) async fn tenants_import_beside_each_other(world: World) {
     assert_eq!(db.rows("notes").await, page);
     let names = db.query(&[TEXT, TEXT], "SELECT _tenant, _shard FROM notes ORDER BY _tenant", vec![]).await;
     assert_eq!(names, [values!["", None::<&str>], values!["acme", "acme"], values!["beta", "beta"]]);
+}
+
+/// Tenants are ordered by their bytes, on both engines.
+pub(crate) async fn tenants_of_any_name_keep_their_order(world: World) {
+    let db = world.shard().await;
+    let names = ["A", "Z", "a", "a b", "a'b\"c", "z", "é", "日本", "😀"];
+    let row = |name: &&str| StoredRow { unit: Unit::Tenant(tenant(name)), values: values![1, *name] };
+    let page: Vec<StoredRow> = names.iter().map(row).collect();
+    db.import("notes", page.iter().rev().cloned().collect(), ImportMode::Insert).await.unwrap();
+    assert_eq!(db.rows("notes").await, page);
 }
 
 pub(crate) async fn a_row_that_does_not_fit_its_table_is_refused(world: World) {

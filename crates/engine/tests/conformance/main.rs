@@ -116,6 +116,7 @@ on_both_engines! {
         no_reader_outlives_a_closed_fence,
         a_read_only_fence_does_not_wait_for_readers,
         writers_that_race_with_a_fence_are_acknowledged_or_refused,
+        the_position_behind_a_closed_fence_covers_every_acknowledged_write,
         fences_survive_reopening,
     }
     limits {
@@ -167,6 +168,7 @@ on_both_engines! {
         the_log_is_complete_from_where_a_reader_was_added,
         a_transaction_open_when_a_reader_is_added_is_captured_whole_or_before,
         a_reader_does_not_pass_a_transaction_that_is_still_open,
+        a_transaction_of_another_shard_does_not_hold_up_the_log,
         a_change_names_the_schema_it_was_made_under,
         each_reader_has_its_own_position,
         the_log_is_trimmed_behind_the_slowest_reader,
@@ -199,6 +201,7 @@ on_both_engines! {
         a_deleted_row_does_not_come_back,
         a_later_epoch_wins_over_a_higher_position,
         any_order_with_repetitions_ends_in_the_same_rows,
+        a_unique_value_that_changes_hands_ends_where_it_belongs,
         position_and_cursor_are_stored_with_the_rows,
         a_batch_that_fails_leaves_nothing,
         a_row_of_another_unit_is_not_clobbered,
@@ -208,6 +211,7 @@ on_both_engines! {
         applied_rows_set_off_no_cascade_and_no_trigger,
         a_batch_is_bounded,
         a_forgotten_stream_leaves_its_rows_and_nothing_else,
+        keys_equal_by_value_are_one_row,
         two_appliers_of_one_stream_do_no_harm,
     }
     imports {
@@ -216,6 +220,7 @@ on_both_engines! {
         an_insert_refuses_the_page_when_a_key_is_there,
         an_import_never_replaces_a_row_of_another_unit,
         tenants_import_beside_each_other,
+        tenants_of_any_name_keep_their_order,
         a_row_that_does_not_fit_its_table_is_refused,
     }
     digests {
@@ -246,6 +251,7 @@ on_both_engines! {
     }
     reopening {
         everything_survives_closing_and_opening,
+        defaults_survive_opening_or_are_refused,
         what_was_not_committed_is_gone_after_opening,
         a_closed_shard_refuses,
         closing_twice_is_closing_once,

@@ -4,10 +4,14 @@ use crate::changelog::audit_trigger;
 use crate::copying::{batch, digest, version};
 use crate::fixtures::{Options, World};
 use crate::given::*;
+use crate::random;
 use isles_engine::error::ShardError;
 use isles_engine::fence::Access;
 use isles_engine::shard::{Batch, Begin, Incoming, Request};
 use isles_kernel::names::Seq;
+use isles_kernel::schema::{Column, SchemaChange};
+use isles_kernel::value::{DataType, Value};
+use isles_sim::rng::Rng;
 
 fn put(id: i64, seq: u64) -> Incoming {
     let row = Some(values![id, "applied", 0]);
@@ -57,6 +61,26 @@ pub(crate) async fn everything_survives_closing_and_opening(world: World) {
     let new = db.log_after(last.seq).await;
     assert_eq!(new.len(), 1, "capture goes on");
     assert!(new[0].txn > last.txn, "a transaction's number is not given out again");
+}
+
+/// A schema whose defaults were not the same after opening would have another hash, or not open at all.
+pub(crate) async fn defaults_survive_opening_or_are_refused(world: World) {
+    let fixture = world.fixture().await;
+    let db = Db::new(fixture.open(&Options::default()).await).set_up(vec![plans()]).await;
+    let mut rng = Rng::new(10);
+    let random = (0..100).map(|_| random::value(&mut rng, DataType::Float8));
+    let defaults: Vec<Value> = random::edges(DataType::Float8).into_iter().chain(random).collect();
+    let mut kept = 0;
+    for (at, default) in defaults.into_iter().enumerate() {
+        let column = Column { default: Some(default), ..Column::new(&format!("c{at}"), DataType::Float8) };
+        let from = db.schema().await.unwrap().version;
+        let add = SchemaChange::AddColumn { table: "plans".into(), column };
+        kept += usize::from(db.apply_schema(from, vec![add]).await.is_ok());
+    }
+    assert!(kept >= 100, "only {kept} defaults were kept");
+    let before = db.schema().await.unwrap();
+    let db = Db::new(fixture.reopen(db.into_shard()).await);
+    assert_eq!(db.schema().await.unwrap(), before);
 }
 
 /// I-2

@@ -53,7 +53,7 @@ pub(crate) async fn the_schema_is_what_its_changes_say(world: World) {
     assert_eq!(holds.hash(), expected.hash());
 }
 
-/// B9: whoever repeats a step after a crash finds it done.
+/// Whoever repeats a step after a crash finds it done.
 pub(crate) async fn applying_a_change_twice_applies_it_once(world: World) {
     let db = world.shard().await;
     db.must("INSERT INTO plans (id, name) VALUES (1, 'a')", vec![]).await;
@@ -64,7 +64,6 @@ pub(crate) async fn applying_a_change_twice_applies_it_once(world: World) {
     assert_eq!(db.rows("plans").await[0].values, values![1, "a", 7]);
 }
 
-/// B9
 pub(crate) async fn a_change_from_another_version_is_refused(world: World) {
     let db = world.shard().await;
     db.alter(vec![seats()]).await;
@@ -76,7 +75,7 @@ pub(crate) async fn a_change_from_another_version_is_refused(world: World) {
     assert_eq!(db.count("parents").await, 0);
 }
 
-/// B9: the second change fails on the rows; the first, a new table, goes with it.
+/// The second change fails on the rows; the first, a new table, goes with it.
 pub(crate) async fn a_failing_change_leaves_all_as_it_was(world: World) {
     let db = world.shard().await;
     db.must("INSERT INTO plans (id, name) VALUES (1, 'same'), (2, 'same')", vec![]).await;

@@ -27,7 +27,7 @@ async fn check_paging(db: &Db, rng: &mut Rng, table: &Table, rows: &[Vec<Value>]
     }
 }
 
-/// I-10, vitess #6622: each key is compared by the engine that sorted it.
+/// I-10: each key is compared by the engine that sorted it.
 pub(crate) async fn pages_by_a_key_of_any_type_have_each_row_once(world: World) {
     let mut rng = Rng::new(4);
     let types: Vec<DataType> = DataType::ALL.into_iter().filter(|ty| *ty != DataType::Json).collect();
@@ -116,7 +116,7 @@ pub(crate) async fn pages_of_buckets_have_their_rows_and_no_others(world: World)
     assert_eq!(in_scope(&db, "users", Scope::All).await.len(), 40);
 }
 
-/// B3: parallel copies of one table divide it by key.
+/// Parallel copies of one table divide it by key.
 pub(crate) async fn a_range_ends_with_its_bound(world: World) {
     let db = world.shard().await;
     for id in 0..20 {
@@ -156,7 +156,7 @@ pub(crate) async fn a_page_out_of_bounds_is_refused(world: World) {
     snapshot.page(&KeyRange::table("users"), MAX_PAGE_ROWS).await.unwrap();
 }
 
-/// I-10, H7: pages read at different times are of one state.
+/// I-10: pages read at different times are of one state.
 pub(crate) async fn a_snapshot_is_stable_while_writers_go_on(world: World) {
     let db = world.shard().await;
     for id in 0..24 {
@@ -178,7 +178,7 @@ pub(crate) async fn a_snapshot_knows_its_schema(world: World) {
     assert_eq!(*snapshot.schema(), *db.schema().await.unwrap());
 }
 
-/// I-10, pgdog #874: rows at the snapshot and changes after its position are the present, with writers at the boundary.
+/// I-10: rows at the snapshot and changes after its position are the present, with writers at the boundary.
 pub(crate) async fn a_snapshot_and_the_changes_after_it_are_the_present(world: World) {
     let db = world.shard().await;
     db.listen().await;
@@ -200,7 +200,7 @@ pub(crate) async fn a_snapshot_and_the_changes_after_it_are_the_present(world: W
     }
 }
 
-/// I-10, I-11, H1, H7, H13: copied while writers go on, then tailed in any order with repetitions.
+/// I-10, I-11: copied while writers go on, then tailed in any order with repetitions.
 pub(crate) async fn a_copy_and_its_tail_in_any_order_end_equal(world: World) {
     for seed in 0..random::rounds(2) as u64 {
         let (source, target) = (world.shard().await, world.shard().await);
@@ -286,42 +286,41 @@ fn statement(sql: &str) -> Statement {
     Statement::new(sql, vec![])
 }
 
-/// H1: the copy has it, the tail has it, and it is there once.
+/// I-11: the copy has it, the tail has it, and it is there once.
 pub(crate) async fn an_insert_during_the_copy_is_applied_once(world: World) {
     check_moving(&world, vec![insert_user(4, "new", 0)]).await;
 }
 
-/// H1: an increment that is replayed is not added again.
+/// I-10: an increment that is replayed is not added again.
 pub(crate) async fn an_increment_during_the_copy_is_applied_once(world: World) {
     let bump = statement("UPDATE users SET n = n + 1 WHERE id = 1");
     check_moving(&world, vec![bump.clone(), bump]).await;
 }
 
-/// H7: a row deleted after it was read must not come back with its page.
+/// I-11: a row deleted after it was read must not come back with its page.
 pub(crate) async fn a_row_deleted_during_the_copy_stays_deleted(world: World) {
     check_moving(&world, vec![statement("DELETE FROM users WHERE id = 2")]).await;
 }
 
-/// H7
 pub(crate) async fn a_row_deleted_and_inserted_again_during_the_copy_is_the_new_one(world: World) {
     check_moving(&world, vec![statement("DELETE FROM users WHERE id = 2"), insert_user(2, "reborn", 9)]).await;
 }
 
-/// H7: a row whose key changed must not leave a ghost under its old one.
+/// I-11: a row whose key changed must not leave a ghost under its old one.
 pub(crate) async fn a_row_that_changes_its_key_during_the_copy_leaves_no_ghost(world: World) {
     let rename =
         |from: i64, to: i64| statement(&format!("UPDATE users SET id = {to}, _bucket = {} WHERE id = {from}", to % 8));
     check_moving(&world, vec![rename(1, 0), rename(3, 30), rename(30, 1)]).await;
 }
 
-/// vitess #20565: insert, delete and insert of one key in one batch.
+/// I-10: insert, delete and insert of one key in one batch.
 pub(crate) async fn mixed_changes_of_one_key_in_one_batch_keep_their_order(world: World) {
     let delete = statement("DELETE FROM users WHERE id = 7");
     let writes = vec![insert_user(7, "a", 1), delete.clone(), insert_user(7, "b", 2), delete, insert_user(7, "c", 3)];
     check_moving(&world, writes).await;
 }
 
-/// H13: a copy that is run again under another stream begins anew and ends equal.
+/// I-10: a copy that is run again under another stream begins anew and ends equal.
 pub(crate) async fn a_copy_that_is_run_again_copies_what_changed_since(world: World) {
     let (source, target) = (world.shard().await, world.shard().await);
     source.put_user(1, "old", 0).await;

@@ -6,3 +6,6 @@ pub(crate) mod files;
 
 pub(crate) mod id;
 pub(crate) mod placement;
+
+pub(crate) mod demo;
+pub(crate) mod shard_files;

@@ -1,0 +1,442 @@
+//! Rows that come from elsewhere: applied from another shard, or imported by an operator.
+//!
+//! `apply` keeps, beside the rows, how new each one is. A row is applied if it is newer than what is known of its key,
+//! so any order and any number of repetitions end in the same rows; a deleted row leaves its version as a tombstone.
+//! All of it is set-based: one statement finds which rows are newer, then one DELETE and one INSERT for each table.
+//! Deleting first lets rows of one batch swap the values of a unique key. A key that is still there after its own
+//! unit's row was deleted belongs to another unit, and the batch is refused rather than that row replaced.
+//!
+//! What is applied is not captured, triggers do not fire, and foreign keys are not checked: the rows were checked and
+//! the triggers fired where they were written, and children may come before their parents. The server's
+//! `session_replication_role` does the latter two, as for its own replication; it needs a superuser or, from
+//! PostgreSQL 15, `GRANT SET ON PARAMETER session_replication_role`. It does not switch our capture off, since a client
+//! might be able to set it. That takes a setting with the shard's secret, which only `_isles.meta` has: no client's
+//! statement can name a table in `_isles`, and no client's code runs in this transaction.
+//!
+//! `import` is an ordinary write: captured, checked, and with triggers.
+
+use super::ddl::{columns, quote, table_name};
+use super::fault;
+use super::pool::Conn;
+use super::unique;
+use super::value::Param;
+use crate::error::{Result, ShardError};
+use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
+use isles_kernel::value::{DataType, Value, key_bytes};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+/// Applies a batch in an open transaction, up to its COMMIT.
+pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Applied> {
+    if batch.rows.len() > MAX_APPLY_ROWS {
+        return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
+    }
+    batch.rows.iter().try_for_each(|row| check_incoming(schema, row))?;
+    begin_foreign(conn).await?;
+    lock_stream(conn, batch).await?;
+    let newest = newest_of(schema, batch)?;
+    let fresh = raise_versions(conn, batch, &newest).await?;
+    let mut applied = Applied::default();
+    for (name, rows) in by_table(&newest, &fresh) {
+        let table = schema.table(name)?;
+        delete(conn, table, &rows).await?;
+        refuse_others(conn, table, &rows).await?;
+        let written: Vec<&Incoming> = rows.iter().map(|latest| latest.row).filter(|row| row.row.is_some()).collect();
+        insert(conn, table, &written).await?;
+        applied.written += written.len() as u64;
+        applied.deleted += (rows.len() - written.len()) as u64;
+    }
+    applied.stale = batch.rows.len() as u64 - applied.written - applied.deleted;
+    Ok(applied)
+}
+
+fn check_incoming(schema: &Schema, incoming: &Incoming) -> Result<()> {
+    let table = schema.table(&incoming.table)?;
+    check_unit(table, &incoming.unit)?;
+    if let Some(row) = &incoming.row {
+        check_row(table, row)?;
+        if table.key_of(&incoming.unit, row) != incoming.key {
+            return Err(ShardError::invalid(format!("a row of \"{}\" has another key than it says", table.name)));
+        }
+    }
+    if incoming.key.len() != table.physical_key().len() {
+        return Err(ShardError::invalid(format!(
+            "a key of \"{}\" has {} values",
+            table.name,
+            table.physical_key().len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_unit(table: &Table, unit: &Unit) -> Result<()> {
+    let right = match (&table.kind, unit) {
+        (TableKind::Hash { group, .. }, Unit::Bucket(own, bucket)) => group == own && i32::try_from(bucket.0).is_ok(),
+        (TableKind::Tenant, Unit::Tenant(_)) | (TableKind::Reference | TableKind::Global, Unit::Shared) => true,
+        _ => false,
+    };
+    if right { Ok(()) } else { Err(ShardError::invalid(format!("table \"{}\" has no rows of {unit}", table.name))) }
+}
+
+fn check_row(table: &Table, row: &[Value]) -> Result<()> {
+    if row.len() != table.columns.len() {
+        return Err(ShardError::invalid(format!("a row of \"{}\" has {} values", table.name, table.columns.len())));
+    }
+    match row.iter().zip(&table.columns).find(|(value, column)| !value.fits(column.ty)) {
+        Some((_, column)) => {
+            Err(ShardError::statement("42804", format!("column \"{}\" is of another type", column.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+async fn begin_foreign(conn: &Conn) -> Result<()> {
+    let text = "BEGIN READ WRITE; SET LOCAL session_replication_role = replica; \
+                SELECT set_config('isles.applying', secret, true) FROM _isles.meta";
+    match conn.batch_execute(text).await.map_err(fault::before_commit) {
+        Err(ShardError::Statement(error)) if error.sqlstate == "42501" => Err(ShardError::invalid(
+            "the shard's user may not set session_replication_role; grant it with GRANT SET ON PARAMETER",
+        )),
+        other => other,
+    }
+}
+
+/// Batches of one stream take turns, and move its position, which never falls.
+async fn lock_stream(conn: &Conn, batch: &Batch) -> Result<()> {
+    let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2::bigint, 0), $3) \
+                ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
+                cursor = coalesce(excluded.cursor, s.cursor)";
+    let position = match batch.position {
+        Some(seq) => Some(i64::try_from(seq.0).map_err(|_| ShardError::invalid("a position is below 2^63"))?),
+        None => None,
+    };
+    conn.rows(text, &[&batch.stream.as_str(), &position, &batch.cursor]).await.map(drop)
+}
+
+/// The newest of a batch's rows with one key, and the units that older ones of them had.
+struct Latest<'a> {
+    row: &'a Incoming,
+    units: BTreeSet<&'a Unit>,
+}
+
+type ByKey<'a> = BTreeMap<(&'a str, Vec<u8>), Latest<'a>>;
+
+fn newest_of<'a>(schema: &Schema, batch: &'a Batch) -> Result<ByKey<'a>> {
+    let mut newest: ByKey<'a> = BTreeMap::new();
+    for row in &batch.rows {
+        schema.table(&row.table)?;
+        let key = (row.table.as_str(), key_bytes(&row.key));
+        let latest = newest.entry(key).or_insert_with(|| Latest { row, units: BTreeSet::new() });
+        latest.units.insert(&row.unit);
+        if row.version > latest.row.version {
+            latest.row = row;
+        }
+    }
+    Ok(newest)
+}
+
+/// Stores the versions that are newer than what is stored; returns the keys they are of.
+async fn raise_versions(conn: &Conn, batch: &Batch, newest: &ByKey<'_>) -> Result<BTreeSet<(String, Vec<u8>)>> {
+    let number = |n: u64| i64::try_from(n).map_err(|_| ShardError::invalid("a version is below 2^63"));
+    let (mut tables, mut keys, mut epochs, mut seqs, mut gone) = (vec![], vec![], vec![], vec![], vec![]);
+    for ((table, key), latest) in newest {
+        tables.push(*table);
+        keys.push(key.as_slice());
+        epochs.push(number(latest.row.version.epoch.0)?);
+        seqs.push(number(latest.row.version.seq.0)?);
+        gone.push(latest.row.row.is_none());
+    }
+    let text = "INSERT INTO _isles.row_version AS v (tab, key, stream, epoch, seq, gone) \
+                SELECT t, k, $1, e, s, g FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[]) AS u (t, k, e, s, g) \
+                ON CONFLICT (tab, key) DO UPDATE SET stream = excluded.stream, epoch = excluded.epoch, seq = excluded.seq, gone = excluded.gone \
+                WHERE (v.epoch, v.seq) < (excluded.epoch, excluded.seq) RETURNING v.tab, v.key";
+    let rows = conn.rows(text, &[&batch.stream.as_str(), &tables, &keys, &epochs, &seqs, &gone]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+fn by_table<'a, 'b>(
+    newest: &'b ByKey<'a>,
+    fresh: &BTreeSet<(String, Vec<u8>)>,
+) -> BTreeMap<&'a str, Vec<&'b Latest<'a>>> {
+    let mut tables: BTreeMap<&str, Vec<&Latest<'_>>> = BTreeMap::new();
+    for ((table, key), latest) in newest {
+        if fresh.contains(&((*table).to_string(), key.clone())) {
+            tables.entry(table).or_default().push(latest);
+        }
+    }
+    tables
+}
+
+/// Columns of values that travel as arrays, one parameter for each.
+pub(super) struct Columns {
+    params: Vec<Param>,
+    types: Vec<Type>,
+}
+
+impl Columns {
+    pub(super) fn new() -> Columns {
+        Columns { params: Vec::new(), types: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, values: &[&Value], ty: DataType) -> Result<()> {
+        let array = array_of(ty);
+        self.params.push(Param::array(values.iter().copied(), &array)?);
+        self.types.push(array);
+        Ok(())
+    }
+
+    /// `unnest($1, $2, …)`, or as many rows without columns if there are none.
+    pub(super) fn unnest(&self) -> String {
+        let places: Vec<String> = (1..=self.params.len()).map(|at| format!("${at}")).collect();
+        format!("unnest({})", places.join(", "))
+    }
+
+    pub(super) async fn query(&self, conn: &Conn, text: &str) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        let statement = conn.prepare_typed(text, &self.types).await?;
+        let params: Vec<&(dyn ToSql + Sync)> = self.params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+        conn.query(&statement, &params).await
+    }
+
+    async fn run(&self, conn: &Conn, text: &str) -> std::result::Result<u64, tokio_postgres::Error> {
+        let statement = conn.prepare_typed(text, &self.types).await?;
+        let params = self.params.iter().map(|param| param as &(dyn ToSql + Sync));
+        conn.execute_raw(&statement, params).await
+    }
+}
+
+fn array_of(ty: DataType) -> Type {
+    match ty {
+        DataType::Bool => Type::BOOL_ARRAY,
+        DataType::Int2 => Type::INT2_ARRAY,
+        DataType::Int4 => Type::INT4_ARRAY,
+        DataType::Int8 => Type::INT8_ARRAY,
+        DataType::Float4 => Type::FLOAT4_ARRAY,
+        DataType::Float8 => Type::FLOAT8_ARRAY,
+        DataType::Numeric => Type::NUMERIC_ARRAY,
+        DataType::Text => Type::TEXT_ARRAY,
+        DataType::Bytes => Type::BYTEA_ARRAY,
+        DataType::Date => Type::DATE_ARRAY,
+        DataType::Time => Type::TIME_ARRAY,
+        DataType::Timestamp => Type::TIMESTAMP_ARRAY,
+        DataType::TimestampTz => Type::TIMESTAMPTZ_ARRAY,
+        DataType::Uuid => Type::UUID_ARRAY,
+        DataType::Json => Type::JSON_ARRAY,
+    }
+}
+
+/// The unit as the hidden column that rows are written with: the bucket, or the tenant or null.
+fn hidden_value(unit: &Unit) -> Option<Value> {
+    match unit {
+        Unit::Bucket(_, bucket) => Some(Value::Int(i64::from(bucket.0))),
+        Unit::Tenant(tenant) => Some(tenant.as_ref().map_or(Value::Null, |tenant| Value::text(tenant.as_str()))),
+        Unit::Shared => None,
+    }
+}
+
+fn hidden_column(table: &Table) -> Option<(&'static str, DataType)> {
+    match table.kind {
+        TableKind::Hash { .. } => Some((BUCKET_COLUMN, DataType::Int4)),
+        TableKind::Tenant => Some((TENANT_COLUMN, DataType::Text)),
+        TableKind::Reference | TableKind::Global => None,
+    }
+}
+
+async fn delete(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
+    let targets: Vec<(&Unit, &[Value])> =
+        rows.iter().flat_map(|latest| latest.units.iter().map(|unit| (*unit, latest.row.key.as_slice()))).collect();
+    delete_keys(conn, table, &targets).await
+}
+
+/// Deletes the rows of these keys, where they are of the unit that goes with them.
+pub(super) async fn delete_keys(conn: &Conn, table: &Table, targets: &[(&Unit, &[Value])]) -> Result<()> {
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let mut arrays = Columns::new();
+    let mut conditions = Vec::new();
+    for (at, name) in table.physical_key().iter().enumerate() {
+        let ty = if name == TENANT_KEY_COLUMN { DataType::Text } else { column_type(table, name) };
+        arrays.push(&targets.iter().map(|(_, key)| &key[at]).collect::<Vec<_>>(), ty)?;
+        conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
+    }
+    if matches!(table.kind, TableKind::Hash { .. }) {
+        let buckets: Vec<Value> = targets.iter().filter_map(|(unit, _)| hidden_value(unit)).collect();
+        arrays.push(&buckets.iter().collect::<Vec<_>>(), DataType::Int4)?;
+        conditions.push(format!("t.{} = u.c{}", quote(BUCKET_COLUMN), arrays.params.len()));
+    }
+    let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
+    let text = format!(
+        "DELETE FROM {} AS t USING {} AS u ({}) WHERE {}",
+        table_name(&table.name),
+        arrays.unnest(),
+        names.join(", "),
+        conditions.join(" AND ")
+    );
+    arrays.run(conn, &text).await.map(drop).map_err(fault::before_commit)
+}
+
+/// A key that was to be deleted and is still there belongs to another unit. (One that was to be written collides.)
+async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
+    let gone: Vec<&[Value]> =
+        rows.iter().filter(|latest| latest.row.row.is_none()).map(|latest| latest.row.key.as_slice()).collect();
+    if gone.is_empty() || !matches!(table.kind, TableKind::Hash { .. }) {
+        return Ok(());
+    }
+    let mut arrays = Columns::new();
+    let mut conditions = Vec::new();
+    for (at, name) in table.physical_key().iter().enumerate() {
+        arrays.push(&gone.iter().map(|key| &key[at]).collect::<Vec<_>>(), column_type(table, name))?;
+        conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
+    }
+    let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
+    let text = format!(
+        "SELECT 1 FROM {} AS t, {} AS u ({}) WHERE {} LIMIT 1",
+        table_name(&table.name),
+        arrays.unnest(),
+        names.join(", "),
+        conditions.join(" AND ")
+    );
+    match arrays.query(conn, &text).await.map_err(fault::before_commit)?.is_empty() {
+        true => Ok(()),
+        false => Err(belongs_elsewhere(table)),
+    }
+}
+
+fn column_type(table: &Table, name: &str) -> DataType {
+    table.position(name).map_or(DataType::Text, |at| table.columns[at].ty)
+}
+
+/// The columns that a row is written with, and the rows' values in them.
+fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<String>, Columns)> {
+    let mut arrays = Columns::new();
+    let mut names = Vec::new();
+    if let Some((name, ty)) = hidden_column(table) {
+        let hidden: Vec<Value> = rows.iter().filter_map(|(unit, _)| hidden_value(unit)).collect();
+        arrays.push(&hidden.iter().collect::<Vec<_>>(), ty)?;
+        names.push(name.to_string());
+    }
+    for (at, column) in table.columns.iter().enumerate() {
+        arrays.push(&rows.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), column.ty)?;
+        names.push(column.name.clone());
+    }
+    Ok((names, arrays))
+}
+
+async fn insert(conn: &Conn, table: &Table, rows: &[&Incoming]) -> Result<()> {
+    if !table.keys.iter().any(|key| key.unique) {
+        return insert_rows(conn, table, rows).await.map_err(|error| other_unit(error, table));
+    }
+    plain(conn, "SAVEPOINT rows").await?;
+    match insert_rows(conn, table, rows).await {
+        Err(error) if collides(&error, table) => {
+            plain(conn, "ROLLBACK TO rows").await?;
+            let kept = unique::give_way(conn, table, rows).await?;
+            insert_rows(conn, table, &kept).await.map_err(|error| other_unit(error, table))
+        }
+        result => result.map_err(|error| other_unit(error, table)),
+    }
+}
+
+async fn plain(conn: &Conn, text: &str) -> Result<()> {
+    conn.batch_execute(text).await.map_err(fault::before_commit)
+}
+
+/// Why rows could not be inserted: an error of ours before anything was sent, or the server's.
+enum Refusal {
+    Ours(ShardError),
+    Server(tokio_postgres::Error),
+}
+
+async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::result::Result<(), Refusal> {
+    let values: Vec<(&Unit, &[Value])> = rows.iter().filter_map(|row| Some((&row.unit, row.row.as_deref()?))).collect();
+    if values.is_empty() {
+        return Ok(());
+    }
+    let (names, arrays) = written_columns(table, &values).map_err(Refusal::Ours)?;
+    let text =
+        format!("INSERT INTO {} ({}) SELECT * FROM {}", table_name(&table.name), columns(&names), arrays.unnest());
+    arrays.run(conn, &text).await.map(drop).map_err(Refusal::Server)
+}
+
+/// The unique key that a row collides on, if that is what the server says.
+fn taken_key(error: &Refusal) -> Option<&str> {
+    let Refusal::Server(error) = error else { return None };
+    error.as_db_error().filter(|error| error.code().code() == "23505")?.constraint()
+}
+
+fn collides(error: &Refusal, table: &Table) -> bool {
+    taken_key(error).is_some_and(|name| table.keys.iter().any(|key| key.name == name))
+}
+
+/// A primary key that is taken although the unit's own row was deleted is another unit's.
+fn other_unit(error: Refusal, table: &Table) -> ShardError {
+    if taken_key(&error).is_some() && !collides(&error, table) {
+        return belongs_elsewhere(table);
+    }
+    match error {
+        Refusal::Ours(error) => error,
+        Refusal::Server(error) => fault::before_commit(error),
+    }
+}
+
+fn belongs_elsewhere(table: &Table) -> ShardError {
+    ShardError::statement("23505", format!("a row of table \"{}\" with this key belongs to another unit", table.name))
+}
+
+/// Imports rows in an open transaction, up to its COMMIT.
+pub(super) async fn import(
+    conn: &Conn,
+    schema: &Schema,
+    name: &str,
+    rows: &[StoredRow],
+    mode: ImportMode,
+) -> Result<u64> {
+    if rows.len() > MAX_APPLY_ROWS {
+        return Err(ShardError::Limit { what: "the number of rows to import", limit: MAX_APPLY_ROWS as u64 });
+    }
+    let table = schema.table(name)?;
+    for row in rows {
+        check_unit(table, &row.unit)?;
+        check_row(table, &row.values)?;
+    }
+    conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
+    let values = match mode {
+        ImportMode::Insert => rows.iter().map(|row| (&row.unit, row.values.as_slice())).collect(),
+        ImportMode::Upsert => last_of_each_key(table, rows),
+    };
+    if values.is_empty() {
+        return Ok(0);
+    }
+    let (names, arrays) = written_columns(table, &values)?;
+    let mut text =
+        format!("INSERT INTO {} AS t ({}) SELECT * FROM {}", table_name(name), columns(&names), arrays.unnest());
+    if mode == ImportMode::Upsert {
+        text.push_str(&on_conflict(table, &names));
+    }
+    let written = arrays.run(conn, &text).await.map_err(fault::before_commit)?;
+    if written != values.len() as u64 {
+        return Err(belongs_elsewhere(table));
+    }
+    Ok(rows.len() as u64)
+}
+
+/// An upsert may name each key once; the last row with a key is the one that stays.
+fn last_of_each_key<'a>(table: &Table, rows: &'a [StoredRow]) -> Vec<(&'a Unit, &'a [Value])> {
+    let mut last: BTreeMap<Vec<u8>, (&Unit, &[Value])> = BTreeMap::new();
+    for row in rows {
+        last.insert(key_bytes(&table.key_of(&row.unit, &row.values)), (&row.unit, &row.values));
+    }
+    last.into_values().collect()
+}
+
+fn on_conflict(table: &Table, names: &[String]) -> String {
+    let set: Vec<String> = names.iter().map(|name| format!("{0} = excluded.{0}", quote(name))).collect();
+    let same_unit = match table.kind {
+        TableKind::Hash { .. } => format!(" WHERE t.{0} = excluded.{0}", quote(BUCKET_COLUMN)),
+        // A tenant is part of the key, and shared tables have one unit only.
+        _ => String::new(),
+    };
+    format!(" ON CONFLICT ({}) DO UPDATE SET {}{same_unit}", columns(&table.physical_key()), set.join(", "))
+}

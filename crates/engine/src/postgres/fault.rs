@@ -1,0 +1,125 @@
+//! What the server's errors mean to a caller.
+//!
+//! An error that the server sent means that nothing happened. A connection that is lost means the same, unless the
+//! COMMIT was on its way: then nobody here can know. [`during_commit`] is for that case, and for it alone.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-61  no message contains a password: addresses are printed from their parts, never the URL
+
+use crate::error::{ShardError, SqlError};
+use std::sync::Mutex;
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::{DbError, Error};
+
+/// Raised by `_isles.look`: the detail says which unit of the claim, and the version it needs.
+pub(super) const MOVED: &str = "IS001";
+
+/// SQLSTATEs of user functions can be anything; beyond so many different ones we call the rest an internal error.
+const MAX_FOREIGN_STATES: usize = 1_000;
+
+/// What an error before COMMIT means.
+pub(super) fn before_commit(error: Error) -> ShardError {
+    match error.as_db_error() {
+        Some(error) => from_server(error),
+        None if error.is_closed() || is_io(&error) => {
+            ShardError::Unavailable(format!("connection lost: {}", cause(&error)))
+        }
+        None => ShardError::Corrupt(format!("the server's answer makes no sense: {}", cause(&error))),
+    }
+}
+
+/// What an error in answer to COMMIT means.
+pub(super) fn during_commit(error: Error) -> ShardError {
+    match error.as_db_error() {
+        // A server that ends the session may have finished the commit before; see ProcessInterrupts.
+        Some(error) if !error.code().code().starts_with("57P") => from_server(error),
+        _ => ShardError::MayHaveHappened(format!("connection lost during commit: {}", cause(&error))),
+    }
+}
+
+fn from_server(error: &DbError) -> ShardError {
+    let code = error.code().code();
+    match code {
+        "40001" | "40P01" => ShardError::Conflict(error.message().into()),
+        "53100" => ShardError::DiskFull(error.message().into()),
+        // Our own cancel requests are told apart by whoever sent them.
+        "57014" | "55P03" => ShardError::TimedOut,
+        "57P01" | "57P02" | "57P03" | "53300" => ShardError::Unavailable(error.message().into()),
+        "XX001" | "XX002" => ShardError::Corrupt(error.message().into()),
+        _ => ShardError::Statement(SqlError {
+            sqlstate: intern(code),
+            message: error.message().into(),
+            detail: error.detail().map(Into::into),
+            hint: error.hint().map(Into::into),
+        }),
+    }
+}
+
+/// Whether trying again on another connection helps: the server forgot a prepared statement, or the schema has
+/// changed under it.
+pub(super) fn is_stale_statement(error: &ShardError) -> bool {
+    match error {
+        ShardError::Statement(error) => {
+            error.sqlstate == "26000" || (error.sqlstate == "0A000" && error.message.contains("cached plan"))
+        }
+        _ => false,
+    }
+}
+
+/// What a failure to connect means.
+pub(super) fn connecting(error: Error, config: &Config) -> ShardError {
+    let place = address(config);
+    match error.as_db_error() {
+        Some(error) if error.code().code().starts_with("28") || error.code().code() == "3D000" => {
+            ShardError::Invalid(format!("{place} refuses us: {}", error.message()))
+        }
+        Some(error) => ShardError::Unavailable(format!("{place}: {}", error.message())),
+        None => ShardError::Unavailable(format!("could not connect to {place}: {}", cause(&error))),
+    }
+}
+
+/// Where a shard is, for people: user, host, port and database, and nothing else of its URL.
+pub(super) fn address(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "?".into(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let user = config.get_user().unwrap_or("?");
+    format!("{user}@{host}:{port}/{}", config.get_dbname().unwrap_or(user))
+}
+
+fn is_io(error: &Error) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if error.is::<std::io::Error>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+fn cause(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// The code as a static text. User functions may raise codes of their own; each is kept once, up to a limit.
+fn intern(code: &str) -> &'static str {
+    static SEEN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut seen = SEEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = seen.iter().find(|known| **known == code) {
+        return known;
+    }
+    if seen.len() >= MAX_FOREIGN_STATES {
+        return "XX000";
+    }
+    let kept: &'static str = Box::leak(code.to_string().into_boxed_str());
+    seen.push(kept);
+    kept
+}

@@ -1,0 +1,272 @@
+//! Fences in PostgreSQL: checked in the request's transaction, changed only when nobody is inside.
+//!
+//!     request     BEGIN ─ shared locks on its units ─ read fences ─ statements ─ COMMIT (locks go)
+//!     set_fences  BEGIN ─ exclusive locks on the units ─ rewrite fences ─────── COMMIT (locks go)
+//!
+//! A request takes its locks first and reads the fences after, with a snapshot taken after: `_isles.enter` is
+//! volatile, and in READ COMMITTED each statement of a volatile function has a snapshot of its own. So either the
+//! request has its locks and `set_fences` waits until it has ended, or it waits and then sees the new fences. When
+//! `set_fences` returns, no transaction that the fences refuse is still running.
+//!
+//! REPEATABLE READ and SERIALIZABLE have one snapshot, which may be older than the locks. There, once the locks are
+//! held, the fences are read again on another connection ([`Entry::look`]). Both answers must agree, or the transaction
+//! conflicts: its snapshot is of a time before the unit came or went. Locking the fences' rows would not do: a
+//! tenant that has just been pinned has no row in the old snapshot to lock.
+//!
+//! Locks are advisory ones of class [`LOCK_CLASS`]. A unit's number is the hash of its name, modulo [`SLOTS`], twice:
+//! an even number for writers, the odd one after it for readers. Two units of one slot wait for each other needlessly
+//! and never wrongly. Slots bound how many locks a change of a whole group takes. Readers have numbers of their own,
+//! so that making a unit read-only does not wait for them, nor they for it (I-14).
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-7   the refusal is the shard's, in the request's own transaction
+//!   * the meaning of a fence is that of [`FenceTable`]; `_isles.look` says the same in SQL
+
+use super::fault;
+use super::pool::Conn;
+use crate::error::{Result, ShardError};
+use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio_postgres::{Client, Statement};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The class of our advisory locks: "isle".
+pub(super) const LOCK_CLASS: i32 = 0x6973_6c65;
+/// Units share so many locks. A server has some 6,400 by default, for all its sessions.
+const SLOTS: u64 = 1_000;
+
+pub(super) const ENTER: &str = "SELECT _isles.enter($1, $2, $3, $4, $5, $6)";
+const LOOK: &str = "SELECT _isles.look($1, $2, $3, $4, $5)";
+
+/// A claim, as `_isles.enter` takes it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    claim: Claim,
+    version: i64,
+    writes: bool,
+    /// For each unit: the tenant ('' for the null one), null if it is no tenant.
+    tenants: Vec<Option<String>>,
+    /// For each unit: the group, null for shared tables.
+    groups: Vec<Option<String>>,
+    buckets: Vec<Option<i64>>,
+    slots: Vec<i32>,
+}
+
+impl Entry {
+    pub(super) fn new(claim: Claim, access: Access) -> Entry {
+        let mut entry = Entry {
+            version: i64::try_from(claim.version.0).unwrap_or(i64::MAX),
+            writes: access == Access::Write,
+            tenants: Vec::new(),
+            groups: Vec::new(),
+            buckets: Vec::new(),
+            slots: Vec::new(),
+            claim,
+        };
+        let mut slots = BTreeSet::new();
+        for unit in &entry.claim.units {
+            let (tenant, group, bucket) = match unit {
+                Claimed::Bucket(group, bucket) => (None, Some(group), Some(bucket)),
+                Claimed::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
+                Claimed::Shared => (None, None, None),
+            };
+            slots.extend(unit_slots(unit).map(|slot| lock_number(slot, access)));
+            entry.tenants.push(tenant);
+            entry.groups.push(group.map(ToString::to_string));
+            entry.buckets.push(bucket.map(|bucket| i64::from(bucket.0)));
+        }
+        // In one order everywhere, so that two requests do not wait for each other in a ring.
+        entry.slots = slots.into_iter().collect();
+        entry
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.claim.units.is_empty()
+    }
+
+    /// Takes the locks and checks the fences, in the open transaction of `client`. Returns what was seen.
+    pub(super) async fn enter(&self, client: &Client, statement: &Statement) -> Result<String> {
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &self.slots];
+        let row = client.query_one(statement, &params).await.map_err(|error| self.refusal(error))?;
+        row.try_get(0).map_err(fault::before_commit)
+    }
+
+    /// Checks the fences as they are now, without locks: the caller holds them.
+    pub(super) async fn look(&self, conn: &Conn) -> Result<String> {
+        let statement = conn.prepare(LOOK).await?;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets];
+        let row = conn.query_one(&statement, &params).await.map_err(|error| self.refusal(error))?;
+        row.try_get(0).map_err(fault::before_commit)
+    }
+
+    /// Turns the refusal that `_isles.look` raises into our own.
+    fn refusal(&self, error: tokio_postgres::Error) -> ShardError {
+        let moved = error.as_db_error().filter(|error| error.code().code() == fault::MOVED);
+        let parts = moved.and_then(|error| error.detail()?.split_once(' '));
+        let place = parts.and_then(|(at, needed)| Some((at.parse::<usize>().ok()?, needed.parse::<u64>().ok()?)));
+        match place.and_then(|(at, needed)| Some((self.claim.units.get(at)?, needed))) {
+            Some((unit, needed)) => {
+                ShardError::Moved { unit: unit.unit(), claimed: self.claim.version, needed: RoutingVersion(needed) }
+            }
+            None => fault::before_commit(error),
+        }
+    }
+}
+
+fn tenant_text(tenant: &Option<TenantId>) -> String {
+    tenant.as_ref().map_or(String::new(), |tenant| tenant.as_str().into())
+}
+
+fn slot(name: &str) -> i32 {
+    (xxh3_64(name.as_bytes()) % SLOTS) as i32
+}
+
+fn bucket_slot(group: &GroupName, bucket: u32) -> i32 {
+    slot(&format!("bucket {bucket} {group}"))
+}
+
+fn tenant_slot(tenant: &Option<TenantId>) -> i32 {
+    slot(&format!("tenant {}", tenant_text(tenant)))
+}
+
+/// A tenant goes by its own fence or by its bucket's, so it locks both.
+fn unit_slots(unit: &Claimed) -> impl Iterator<Item = i32> {
+    let (first, second) = match unit {
+        Claimed::Bucket(group, bucket) => (bucket_slot(group, bucket.0), None),
+        Claimed::Tenant(tenant, group, bucket) => (tenant_slot(tenant), Some(bucket_slot(group, bucket.0))),
+        Claimed::Shared => (slot("shared"), None),
+    };
+    [first].into_iter().chain(second)
+}
+
+fn lock_number(slot: i32, access: Access) -> i32 {
+    slot * 2 + i32::from(access == Access::Read)
+}
+
+/// The locks that a change of fences needs: writers' always, readers' if the change refuses any of them.
+fn change_locks(old: &FenceTable, fences: &[Fence]) -> BTreeSet<i32> {
+    let mut locks = BTreeSet::new();
+    for fence in fences {
+        let slots = scope_slots(&fence.scope);
+        locks.extend(slots.iter().map(|slot| lock_number(*slot, Access::Write)));
+        if refuses_readers(old, fence) {
+            locks.extend(slots.iter().map(|slot| lock_number(*slot, Access::Read)));
+        }
+    }
+    locks
+}
+
+fn scope_slots(scope: &FenceScope) -> BTreeSet<i32> {
+    match scope {
+        FenceScope::Tenant(tenant) => BTreeSet::from([tenant_slot(tenant)]),
+        FenceScope::Shared => BTreeSet::from([slot("shared")]),
+        FenceScope::Buckets { group, first, last } => {
+            // A range this long hits nearly every slot; taking them all is as good, and bounded.
+            if u64::from(last.0.saturating_sub(first.0)) >= SLOTS * 4 {
+                return (0..SLOTS as i32).collect();
+            }
+            (first.0..=last.0).map(|bucket| bucket_slot(group, bucket)).collect()
+        }
+    }
+}
+
+/// Whether a reader that runs now could be one that the new fence refuses: the fence closes, or its version is above
+/// one that readers came in with. A tenant that is pinned anew was let in by its bucket's fence, at any version.
+fn refuses_readers(old: &FenceTable, fence: &Fence) -> bool {
+    if fence.mode == FenceMode::Closed {
+        return true;
+    }
+    let overlaps = |other: &Fence| match (&other.scope, &fence.scope) {
+        (FenceScope::Buckets { group: a, first, last }, FenceScope::Buckets { group: b, first: from, last: to }) => {
+            a == b && first <= to && from <= last
+        }
+        (a, b) => a == b,
+    };
+    let old = old.fences();
+    let mut same = old.iter().filter(|other| overlaps(other)).peekable();
+    let newly_pinned = matches!(fence.scope, FenceScope::Tenant(_)) && same.peek().is_none();
+    newly_pinned || same.any(|other| other.version < fence.version && other.mode != FenceMode::Closed)
+}
+
+/// Changes fences once nobody is inside them, or not at all.
+pub(super) async fn set(conn: &Conn, fences: &[Fence], time: Duration) -> Result<()> {
+    // Zero would mean no limit to PostgreSQL.
+    let limit = time.as_millis().clamp(1, i32::MAX as u128);
+    let begin = format!(
+        "BEGIN READ WRITE; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}; \
+         LOCK TABLE _isles.fence IN SHARE ROW EXCLUSIVE MODE"
+    );
+    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
+    let mut table = FenceTable::from_fences(load(conn).await?)?;
+    let locks: Vec<i32> = change_locks(&table, fences).into_iter().collect();
+    fences.iter().try_for_each(|fence| table.set(fence))?;
+    let lock = format!("SELECT pg_advisory_xact_lock({LOCK_CLASS}, slot) FROM unnest($1::int[]) AS slot");
+    conn.query(&lock, &[&locks]).await.map_err(fault::before_commit)?;
+    store(conn, &table).await
+}
+
+pub(super) async fn load(client: &Client) -> Result<Vec<Fence>> {
+    let text = "SELECT kind, name, first, last, version, mode FROM _isles.fence";
+    let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;
+    let fences: Result<Vec<Fence>> = rows.iter().map(fence_of).collect();
+    // Through the table, which gives them the one order that both engines have.
+    Ok(FenceTable::from_fences(fences?)?.fences())
+}
+
+fn fence_of(row: &tokio_postgres::Row) -> Result<Fence> {
+    let damaged = || ShardError::Corrupt("a stored fence is not valid".into());
+    let name: &str = row.get(1);
+    let number = |at: usize| u32::try_from(row.get::<_, i64>(at)).map(BucketId).map_err(|_| damaged());
+    let scope = match row.get::<_, &str>(0) {
+        "bucket" => FenceScope::Buckets {
+            group: GroupName::new(name).map_err(|_| damaged())?,
+            first: number(2)?,
+            last: number(3)?,
+        },
+        "tenant" if name.is_empty() => FenceScope::Tenant(None),
+        "tenant" => FenceScope::Tenant(Some(TenantId::new(name).map_err(|_| damaged())?)),
+        "shared" => FenceScope::Shared,
+        _ => return Err(damaged()),
+    };
+    let mode = match row.get::<_, &str>(5) {
+        "open" => FenceMode::Open,
+        "readonly" => FenceMode::ReadOnly,
+        "closed" => FenceMode::Closed,
+        _ => return Err(damaged()),
+    };
+    let version = RoutingVersion(u64::try_from(row.get::<_, i64>(4)).map_err(|_| damaged())?);
+    Ok(Fence { scope, version, mode })
+}
+
+/// Rewrites all fences: they are few, and runs stay disjoint because the table keeps them so.
+async fn store(conn: &Conn, table: &FenceTable) -> Result<()> {
+    let (mut kinds, mut names, mut firsts, mut lasts, mut versions, mut modes) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
+    for fence in table.fences() {
+        let (kind, name, first, last) = match &fence.scope {
+            FenceScope::Buckets { group, first, last } => ("bucket", group.to_string(), first.0, last.0),
+            FenceScope::Tenant(tenant) => ("tenant", tenant_text(tenant), 0, 0),
+            FenceScope::Shared => ("shared", String::new(), 0, 0),
+        };
+        kinds.push(kind);
+        names.push(name);
+        firsts.push(i64::from(first));
+        lasts.push(i64::from(last));
+        versions
+            .push(i64::try_from(fence.version.0).map_err(|_| ShardError::invalid("a routing version is below 2^63"))?);
+        modes.push(match fence.mode {
+            FenceMode::Open => "open",
+            FenceMode::ReadOnly => "readonly",
+            FenceMode::Closed => "closed",
+        });
+    }
+    conn.batch_execute("DELETE FROM _isles.fence").await.map_err(fault::before_commit)?;
+    let insert = "INSERT INTO _isles.fence (kind, name, first, last, version, mode) \
+                  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])";
+    conn.execute(insert, &[&kinds, &names, &firsts, &lasts, &versions, &modes]).await.map_err(fault::before_commit)?;
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Our own objects in the database: schema `_isles`, made when a shard is opened.
+//!
+//!   * `meta`         format, how far the log has been trimmed, and the secret that marks our own writes
+//!   * `schema`       every schema version that a log record may need, and where in the log it began
+//!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables
+//!   * `log`          the change log; `consumer`, its readers
+//!   * `stream`       where streams of applied rows stand; `row_version`, how new each applied row is
+//!
+//! Functions pin the settings they depend on, so that nothing a client sets for its session reaches them.
+
+use super::fault;
+use super::fence::LOCK_CLASS;
+use super::pool::Conn;
+use crate::error::{Result, ShardError};
+
+/// Raised when the layout of `_isles` changes; a newer one is refused.
+const FORMAT: i32 = 1;
+/// The oldest server with `xid8` and the snapshot functions that the log's readers need.
+const OLDEST_SERVER: i32 = 130_000;
+/// Two processes that open one database at once take turns; slots of fences are not negative.
+const SETUP_SLOT: i32 = -1;
+
+/// Makes whatever is missing. May be run by any number of processes, any number of times.
+pub(super) async fn prepare(conn: &Conn) -> Result<()> {
+    let text =
+        "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), pg_is_in_recovery()";
+    let row = conn.query_one(text, &[]).await.map_err(fault::before_commit)?;
+    if row.get::<_, i32>(0) < OLDEST_SERVER {
+        return Err(ShardError::invalid("the server is older than PostgreSQL 13"));
+    }
+    if row.get::<_, &str>(1) != "UTF8" {
+        return Err(ShardError::invalid(format!(
+            "the database's encoding is {}, UTF8 is needed",
+            row.get::<_, &str>(1)
+        )));
+    }
+    if row.get::<_, bool>(2) {
+        return Err(ShardError::Unavailable("the server is a standby".into()));
+    }
+    let begin = format!("BEGIN READ WRITE; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {SETUP_SLOT})");
+    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
+    // What is there is left alone: making it again would wait for those who use it.
+    if stored_format(conn).await? < FORMAT {
+        conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+    }
+    conn.batch_execute("COMMIT").await.map_err(fault::during_commit)
+}
+
+/// The format of what is there; zero if nothing is.
+async fn stored_format(conn: &Conn) -> Result<i32> {
+    let there = "SELECT to_regclass('_isles.meta') IS NOT NULL";
+    let there = conn.query_one(there, &[]).await.map_err(fault::before_commit)?;
+    if !there.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    let row = conn.query_one("SELECT format FROM _isles.meta", &[]).await.map_err(fault::before_commit)?;
+    match row.get::<_, i32>(0) {
+        newer if newer > FORMAT => Err(ShardError::invalid(format!(
+            "the shard has format {newer}, and this version of Isles knows up to {FORMAT}"
+        ))),
+        known => Ok(known),
+    }
+}
+
+fn objects() -> String {
+    OBJECTS
+        .replace("{FORMAT}", &FORMAT.to_string())
+        .replace("{CLASS}", &LOCK_CLASS.to_string())
+        .replace("{MOVED}", fault::MOVED)
+}
+
+/// Everything in `_isles`, each statement harmless when its object is there.
+const OBJECTS: &str = r#"
+SET LOCAL client_min_messages = error;
+CREATE SCHEMA IF NOT EXISTS _isles;
+CREATE TABLE IF NOT EXISTS _isles.meta (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    format integer NOT NULL,
+    trimmed bigint NOT NULL DEFAULT 0,
+    secret text NOT NULL DEFAULT gen_random_uuid()::text
+);
+INSERT INTO _isles.meta (format) VALUES ({FORMAT}) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS _isles.schema (
+    version bigint PRIMARY KEY,
+    after_seq bigint NOT NULL,
+    body text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS _isles.fence (
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    first bigint NOT NULL,
+    last bigint NOT NULL,
+    version bigint NOT NULL,
+    mode text COLLATE "C" NOT NULL,
+    PRIMARY KEY (kind, name, first)
+);
+CREATE SEQUENCE IF NOT EXISTS _isles.log_seq CACHE 1;
+CREATE TABLE IF NOT EXISTS _isles.log (
+    seq bigint PRIMARY KEY DEFAULT nextval('_isles.log_seq'),
+    txn xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    tab text COLLATE "C" NOT NULL,
+    before bytea,
+    after bytea
+);
+CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint);
+CREATE TABLE IF NOT EXISTS _isles.stream (
+    stream text COLLATE "C" PRIMARY KEY,
+    position bigint NOT NULL DEFAULT 0,
+    cursor bytea
+);
+CREATE TABLE IF NOT EXISTS _isles.row_version (
+    tab text COLLATE "C" NOT NULL,
+    key bytea NOT NULL,
+    stream text COLLATE "C" NOT NULL,
+    epoch bigint NOT NULL,
+    seq bigint NOT NULL,
+    gone boolean NOT NULL,
+    PRIMARY KEY (tab, key)
+);
+CREATE INDEX IF NOT EXISTS row_version_stream ON _isles.row_version (stream);
+
+CREATE OR REPLACE FUNCTION _isles.look(claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[])
+RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+DECLARE
+    needed bigint;
+    served text;
+    seen text := '';
+BEGIN
+    FOR i IN 1 .. coalesce(array_length(groups, 1), 0) LOOP
+        needed := NULL;
+        served := NULL;
+        IF groups[i] IS NULL THEN
+            SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'shared';
+        ELSE
+            IF tenants[i] IS NOT NULL THEN
+                SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'tenant' AND name = tenants[i];
+            END IF;
+            IF served IS NULL THEN
+                SELECT version, mode INTO needed, served FROM _isles.fence
+                WHERE kind = 'bucket' AND name = groups[i] AND first <= buckets[i] AND last >= buckets[i];
+            END IF;
+        END IF;
+        IF served IS NULL OR served = 'closed' OR claimed < needed OR (writes AND served <> 'open') THEN
+            RAISE EXCEPTION USING ERRCODE = '{MOVED}', MESSAGE = 'moved',
+                DETAIL = format('%s %s', i - 1, coalesce(needed, 0));
+        END IF;
+        seen := seen || format('%s %s;', needed, served);
+    END LOOP;
+    RETURN seen;
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.enter(
+    claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[], slots integer[]
+) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared({CLASS}, slot) FROM unnest(slots) AS slot;
+    RETURN _isles.look(claimed, writes, tenants, groups, buckets);
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.foreign_rows() RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+BEGIN
+    RETURN current_setting('isles.applying') = (SELECT secret FROM _isles.meta);
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.row_now(tab text, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+DECLARE
+    image bytea;
+BEGIN
+    EXECUTE format('SELECT pg_catalog.record_send(t) FROM public.%I AS t WHERE %s', tab, condition) INTO image USING wanted;
+    RETURN image;
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.capture() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog SET client_encoding = 'UTF8' AS $$
+DECLARE
+    old_row bytea;
+    new_row bytea;
+BEGIN
+    IF coalesce(current_setting('isles.applying', true), '') <> '' AND _isles.foreign_rows() THEN
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        old_row := record_send(OLD);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        new_row := record_send(NEW);
+    END IF;
+    IF pg_trigger_depth() > 1 OR current_setting('isles.nested', true) = 'on' THEN
+        PERFORM set_config('isles.nested', 'on', true);
+        IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+            new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            IF new_row IS NULL THEN
+                RETURN NULL;
+            END IF;
+        ELSE
+            IF TG_OP <> 'INSERT' AND _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(OLD)) IS NOT NULL THEN
+                old_row := NULL;
+            END IF;
+            IF TG_OP <> 'DELETE' THEN
+                new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            END IF;
+        END IF;
+    END IF;
+    IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
+        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, old_row, new_row);
+        RETURN NULL;
+    END IF;
+    IF old_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, old_row);
+    END IF;
+    IF new_row IS NOT NULL THEN
+        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, new_row);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = 'TRUNCATE is not supported on a sharded table', HINT = 'use DELETE';
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.forget_prepared() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    made text;
+BEGIN
+    FOR made IN SELECT name FROM pg_prepared_statements WHERE from_sql LOOP
+        EXECUTE format('DEALLOCATE %I', made);
+    END LOOP;
+END $$;
+"#;

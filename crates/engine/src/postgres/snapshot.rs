@@ -1,0 +1,198 @@
+//! The state of a shard at one moment: a REPEATABLE READ transaction that pages through tables by key.
+//!
+//! Its position is found in the snapshot itself, with the rule of the log's readers, so every change up to it is in
+//! the snapshot. Later ones may be, too: whoever applies the changes after it applies those again, to no effect.
+//!
+//! A page begins after a key: `(k1, k2) > ($1, $2) ORDER BY k1, k2 LIMIT n`, which the primary key's index answers
+//! without looking at what came before.
+
+use super::ddl::{columns, quote, table_name};
+use super::fault;
+use super::log::{self, Marks, unit_of};
+use super::pool::{Conn, Connections, Ended};
+use super::schema;
+use super::transaction::read_value;
+use super::value::{Param, type_of};
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
+use async_trait::async_trait;
+use futures::StreamExt;
+use isles_kernel::names::Seq;
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::value::{DataType, Encoder, Value};
+use std::sync::Mutex;
+use tokio_postgres::types::Type;
+
+/// Ranges of buckets in one scope; a group has far fewer runs.
+const MAX_RANGES: usize = 10_000;
+
+pub(super) struct PgSnapshot {
+    /// None only once dropped.
+    conn: Option<Conn>,
+    seq: Seq,
+    schema: Schema,
+}
+
+pub(super) async fn take(connections: &Connections, env: &dyn Env, marks: &Mutex<Marks>) -> Result<PgSnapshot> {
+    let conn = connections.lend().await?;
+    log::prepare_snapshot(&conn, env, marks).await?;
+    let known = log::locked(marks).clone();
+    conn.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(fault::before_commit)?;
+    let seq = Seq(log::complete_in_snapshot(&conn, &known).await? as u64);
+    let schema = schema::load(&conn).await?;
+    Ok(PgSnapshot { conn: Some(conn), seq, schema })
+}
+
+/// A query over a range, with its parameters and their types.
+struct Query {
+    text: String,
+    params: Vec<Param>,
+    types: Vec<Type>,
+}
+
+impl Query {
+    fn push(&mut self, value: &Value, ty: DataType) -> Result<String> {
+        self.params.push(Param::new(value, &type_of(ty))?);
+        self.types.push(type_of(ty));
+        Ok(format!("${}", self.params.len()))
+    }
+
+    /// Adds the values of a key; returns the row of their places.
+    fn push_key(&mut self, table: &Table, key: &[Value]) -> Result<String> {
+        let types = key_types(table);
+        if key.len() != types.len() {
+            return Err(ShardError::invalid(format!("a key of \"{}\" has {} values", table.name, types.len())));
+        }
+        let places: Result<Vec<String>> = key.iter().zip(types).map(|(value, ty)| self.push(value, ty)).collect();
+        Ok(places?.join(", "))
+    }
+}
+
+pub(super) fn key_types(table: &Table) -> Vec<DataType> {
+    let lead = matches!(table.kind, TableKind::Tenant).then_some(DataType::Text);
+    lead.into_iter().chain(table.key_positions().into_iter().map(|at| table.columns[at].ty)).collect()
+}
+
+/// The hidden column that says a row's unit, where there is one.
+fn unit_column(table: &Table) -> Option<(&'static str, DataType)> {
+    match table.kind {
+        TableKind::Hash { .. } => Some((BUCKET_COLUMN, DataType::Int4)),
+        TableKind::Tenant => Some((TENANT_COLUMN, DataType::Text)),
+        TableKind::Reference | TableKind::Global => None,
+    }
+}
+
+fn select(table: &Table, range: &KeyRange) -> Result<Query> {
+    let mut query = Query { text: String::new(), params: Vec::new(), types: Vec::new() };
+    let hidden = unit_column(table).map_or("NULL".into(), |(name, _)| quote(name));
+    let names: Vec<String> = table.columns.iter().map(|column| column.name.clone()).collect();
+    let key = columns(&table.physical_key());
+    let mut conditions = scope(table, &range.scope, &mut query)?;
+    if let Some(after) = &range.after {
+        conditions.push(format!("({key}) > ({})", query.push_key(table, after)?));
+    }
+    if let Some(through) = &range.through {
+        conditions.push(format!("({key}) <= ({})", query.push_key(table, through)?));
+    }
+    let filter = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+    query.text =
+        format!("SELECT {hidden}, {} FROM {}{filter} ORDER BY {key}", columns(&names), table_name(&table.name));
+    Ok(query)
+}
+
+/// The conditions of a scope. One that a table's kind does not know selects nothing of it.
+fn scope(table: &Table, scope: &Scope, query: &mut Query) -> Result<Vec<String>> {
+    match (scope, &table.kind) {
+        (Scope::All, _) => Ok(vec![]),
+        (Scope::Buckets(group, ranges), TableKind::Hash { group: own, .. }) if group == own && !ranges.is_empty() => {
+            if ranges.len() > MAX_RANGES {
+                return Err(ShardError::Limit { what: "the number of bucket ranges", limit: MAX_RANGES as u64 });
+            }
+            let bucket = quote(BUCKET_COLUMN);
+            let parts = ranges.iter().map(|range| format!("{bucket} BETWEEN {} AND {}", range.start(), range.end()));
+            Ok(vec![format!("({})", parts.collect::<Vec<_>>().join(" OR "))])
+        }
+        (Scope::Tenants(tenants), TableKind::Tenant) if !tenants.is_empty() => {
+            let mut places = Vec::new();
+            for tenant in tenants {
+                let name = Value::text(tenant.as_ref().map_or("", |tenant| tenant.as_str()));
+                places.push(query.push(&name, DataType::Text)?);
+            }
+            Ok(vec![format!("{} IN ({})", quote(TENANT_KEY_COLUMN), places.join(", "))])
+        }
+        _ => Ok(vec!["false".into()]),
+    }
+}
+
+fn read(table: &Table, row: &tokio_postgres::Row) -> Result<StoredRow> {
+    let hidden = match unit_column(table) {
+        Some((_, ty)) => read_value(row, 0, ty)?,
+        None => Value::Null,
+    };
+    let values = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, column)| read_value(row, at + 1, column.ty))
+        .collect::<Result<_>>()?;
+    Ok(StoredRow { unit: unit_of(table, hidden)?, values })
+}
+
+impl PgSnapshot {
+    async fn run(&self, query: &Query) -> Result<tokio_postgres::RowStream> {
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
+        let typed = conn.prepare_typed(&query.text, &query.types).await.map_err(fault::before_commit)?;
+        let params = query.params.iter().map(|param| param as &(dyn tokio_postgres::types::ToSql + Sync));
+        conn.query_raw(&typed, params).await.map_err(fault::before_commit)
+    }
+}
+
+impl Drop for PgSnapshot {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.finish(Ended::Open);
+        }
+    }
+}
+
+#[async_trait]
+impl Snapshot for PgSnapshot {
+    fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page> {
+        if rows == 0 || rows > MAX_PAGE_ROWS {
+            return Err(ShardError::invalid(format!("a page has 1 to {MAX_PAGE_ROWS} rows")));
+        }
+        let table = self.schema.table(&range.table)?;
+        let mut query = select(table, range)?;
+        // One more than asked for tells whether there is a next page.
+        query.text.push_str(&format!(" LIMIT {}", rows + 1));
+        let mut stream = std::pin::pin!(self.run(&query).await?);
+        let mut found = Vec::new();
+        while let Some(row) = stream.next().await {
+            found.push(read(table, &row.map_err(fault::before_commit)?)?);
+        }
+        let more = found.len() > rows;
+        found.truncate(rows);
+        let next = found.last().filter(|_| more).map(|row| table.key_of(&row.unit, &row.values));
+        Ok(Page { rows: found, next })
+    }
+
+    async fn digest(&mut self, range: &KeyRange) -> Result<Digest> {
+        let table = self.schema.table(&range.table)?;
+        let query = select(table, range)?;
+        let mut stream = std::pin::pin!(self.run(&query).await?);
+        let (mut digest, mut scratch) = (Digest::default(), Encoder::default());
+        while let Some(row) = stream.next().await {
+            digest.add_row(&read(table, &row.map_err(fault::before_commit)?)?, &mut scratch);
+        }
+        Ok(digest)
+    }
+}

@@ -1,0 +1,660 @@
+//! Requests and interactive transactions.
+//!
+//!     execute   BEGIN, fence, statements ─┬→ COMMIT ─→ answer          (a write: two round trips)
+//!               BEGIN, fence, statements, COMMIT ─→ answer             (a read: one)
+//!     begin     BEGIN, fence ─ statement ─ statement … ─ COMMIT
+//!
+//! Messages that do not depend on an answer are sent together. The COMMIT of a write waits for the answers before
+//! it: only then do we know that no limit was passed, and that a connection lost before it means "nothing happened".
+//!
+//! A bound that is passed (time, cancel, rows, bytes) ends the request here, and a cancel request ends it in the server.
+//! The server's own `statement_timeout` is set as well: it works even when we are gone.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-3   only a COMMIT that was sent and not answered is "may have happened"
+//!   * I-7   the fence is checked in the transaction, before its first statement
+//!   * I-45  passing a bound ends that statement only
+
+use super::ddl::quote;
+use super::fault;
+use super::fence::{ENTER, Entry};
+use super::pool::{Conn, Connections, Ended};
+use super::scan::{self, Kind};
+use super::value::{Param, Raw, decode};
+use crate::env::Env;
+use crate::error::{Result, ShardError};
+use crate::fence::{Access, Claim};
+use crate::shard::{
+    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Request,
+    Row, Statement, Transaction,
+};
+use async_trait::async_trait;
+use futures::future::{Either, join_all, select};
+use futures::{FutureExt, StreamExt};
+use isles_kernel::value::{DataType, Value};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Statements in flight at once. `join_all` polls so few in order, and in order is how they must be sent.
+const PIPELINE: usize = 30;
+/// How often a running request looks whether it has been cancelled.
+const TICK: Duration = Duration::from_millis(15);
+/// The server ends a statement by itself at the time limit; we wait a little longer for its answer.
+const GRACE: Duration = Duration::from_millis(500);
+/// A statement we have cancelled answers within this, or the connection is given up.
+const CANCEL_LIMIT: Duration = Duration::from_secs(2);
+/// Open cursors of a transaction, each of which holds resources in the server.
+const MAX_CURSORS: usize = 1_000;
+
+/// Ends a transaction. A client may have made its commit asynchronous; but then others would see what a crash takes
+/// back, and readers of the log would have been given positions that come again (I-4).
+const COMMIT: &str = "SET LOCAL synchronous_commit = on; COMMIT";
+
+/// What rows and bytes a request may still return; shared by its statements, which run side by side.
+struct Budget {
+    rows: AtomicUsize,
+    bytes: AtomicUsize,
+    limits: Limits,
+}
+
+impl Budget {
+    fn new(limits: &Limits) -> Budget {
+        Budget { rows: AtomicUsize::new(0), bytes: AtomicUsize::new(0), limits: limits.clone() }
+    }
+
+    fn take(&self, bytes: usize) -> Result<()> {
+        if self.rows.fetch_add(1, Ordering::Relaxed) >= self.limits.rows {
+            return Err(ShardError::Limit { what: "the result's rows", limit: self.limits.rows as u64 });
+        }
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limits.bytes {
+            return Err(ShardError::Limit { what: "the result's bytes", limit: self.limits.bytes as u64 });
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn check_statement(statement: &Statement) -> Result<()> {
+    if statement.sql.len() > MAX_SQL_BYTES {
+        return Err(ShardError::Limit { what: "the statement's text", limit: MAX_SQL_BYTES as u64 });
+    }
+    if statement.params.len() > MAX_PARAMETERS {
+        return Err(ShardError::Limit { what: "the number of parameters", limit: MAX_PARAMETERS as u64 });
+    }
+    Ok(())
+}
+
+/// The text that begins a transaction.
+fn begin_text(isolation: Isolation, access: Access, time: Duration) -> String {
+    let level = match isolation {
+        Isolation::ReadCommitted => "READ COMMITTED",
+        Isolation::RepeatableRead => "REPEATABLE READ",
+        Isolation::Serializable => "SERIALIZABLE",
+    };
+    let access = match access {
+        Access::Read => "READ ONLY",
+        Access::Write => "READ WRITE",
+    };
+    // Zero would mean no limit to PostgreSQL.
+    let limit = time.as_millis().clamp(1, i32::MAX as u128);
+    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}")
+}
+
+/// Waits for `work` until the caller cancels or the time is over. The outer error is ours: the work has not ended.
+pub(super) async fn bounded<T>(
+    env: &dyn Env,
+    limits: &Limits,
+    time: Duration,
+    work: impl Future<Output = Result<T>> + Unpin,
+) -> Result<Result<T>> {
+    let deadline = env.elapsed() + time;
+    let mut work = work;
+    loop {
+        if limits.cancel.is_cancelled() {
+            return Err(ShardError::Cancelled);
+        }
+        let left = deadline.saturating_sub(env.elapsed());
+        if left.is_zero() {
+            return Err(ShardError::TimedOut);
+        }
+        match select(&mut work, env.sleep(left.min(TICK))).await {
+            Either::Left((result, _)) => return Ok(result),
+            Either::Right(_) => {}
+        }
+    }
+}
+
+/// Runs a whole request.
+pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &Request) -> Result<Vec<Outcome>> {
+    if request.statements.len() > MAX_STATEMENTS {
+        return Err(ShardError::Limit { what: "the number of statements", limit: MAX_STATEMENTS as u64 });
+    }
+    request.statements.iter().try_for_each(check_statement)?;
+    let entry = Entry::new(request.claim.clone(), request.access);
+    let began = env.elapsed();
+    for last_try in [false, true] {
+        let committing = AtomicBool::new(false);
+        let left = request.limits.time.saturating_sub(env.elapsed() - began);
+        let work = Box::pin(attempt(connections, request, &entry, left, &committing));
+        match bounded(env, &request.limits, left, work).await {
+            Ok(Err(error)) if !last_try && fault::is_stale_statement(&error) => connections.forget_statements(),
+            Ok(result) => return result,
+            // The COMMIT was out: neither "cancelled" nor "timed out" would be true.
+            Err(_) if committing.load(Ordering::SeqCst) => {
+                return Err(ShardError::MayHaveHappened("the time limit passed during commit".into()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ShardError::Conflict("the schema keeps changing".into()))
+}
+
+async fn attempt(
+    connections: &Connections,
+    request: &Request,
+    entry: &Entry,
+    left: Duration,
+    committing: &AtomicBool,
+) -> Result<Vec<Outcome>> {
+    let conn = connections.lend().await?;
+    let prepared = match prepare_all(&conn, request).await {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            conn.finish(Ended::Closed);
+            return Err(error);
+        }
+    };
+    match run_all(&conn, request, entry, left, &prepared).await {
+        Ok(outcomes) if request.access == Access::Read => {
+            conn.finish(Ended::Closed);
+            Ok(outcomes)
+        }
+        Ok(outcomes) => {
+            committing.store(true, Ordering::SeqCst);
+            let answer = conn.batch_execute(COMMIT).await.map_err(fault::during_commit);
+            committing.store(false, Ordering::SeqCst);
+            conn.finish(if answer.is_ok() { Ended::Closed } else { Ended::Open });
+            answer.map(|()| outcomes)
+        }
+        Err(error) => {
+            give_up(&conn, &error);
+            // The COMMIT of a read has gone out with its last batch of statements.
+            let sent = request.access == Access::Read && request.statements.len() + 3 <= PIPELINE;
+            conn.finish(if sent { Ended::Closed } else { Ended::Open });
+            Err(error)
+        }
+    }
+}
+
+/// A result that passed a limit still flows; the server is asked to stop it.
+fn give_up(conn: &Conn, error: &ShardError) {
+    if matches!(error, ShardError::Limit { .. }) {
+        conn.cancel();
+    }
+}
+
+/// A statement that the server knows, with its parameters in the server's form.
+struct Prepared {
+    statement: tokio_postgres::Statement,
+    params: Vec<Param>,
+}
+
+async fn prepare_all(conn: &Conn, request: &Request) -> Result<Vec<Prepared>> {
+    let mut prepared = Vec::with_capacity(request.statements.len());
+    for chunk in request.statements.chunks(PIPELINE) {
+        for statement in join_all(chunk.iter().map(|statement| prepare(conn, statement))).await {
+            prepared.push(statement?);
+        }
+    }
+    Ok(prepared)
+}
+
+async fn prepare(conn: &Conn, statement: &Statement) -> Result<Prepared> {
+    let mut known = conn.prepare(&statement.sql).await?;
+    if !has_columns(&known, statement) {
+        // It may have been prepared before the schema changed.
+        conn.forget(&statement.sql);
+        known = conn.prepare(&statement.sql).await?;
+    }
+    if !has_columns(&known, statement) {
+        let message =
+            format!("the statement has {} columns, {} are expected", known.columns().len(), statement.columns.len());
+        return Err(ShardError::statement("42804", message));
+    }
+    let params = params(&known, statement)?;
+    Ok(Prepared { statement: known, params })
+}
+
+fn has_columns(known: &tokio_postgres::Statement, statement: &Statement) -> bool {
+    statement.columns.is_empty() || known.columns().len() == statement.columns.len()
+}
+
+fn params(known: &tokio_postgres::Statement, statement: &Statement) -> Result<Vec<Param>> {
+    if known.params().len() != statement.params.len() {
+        let message =
+            format!("the statement has {} parameters, {} are given", known.params().len(), statement.params.len());
+        return Err(ShardError::statement("08P01", message));
+    }
+    statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect()
+}
+
+/// Sends everything up to the COMMIT of a write, or with the COMMIT of a read, and collects the answers.
+async fn run_all(
+    conn: &Conn,
+    request: &Request,
+    entry: &Entry,
+    left: Duration,
+    prepared: &[Prepared],
+) -> Result<Vec<Outcome>> {
+    let enter = conn.prepare(ENTER).await?;
+    let begin = begin_text(Isolation::ReadCommitted, request.access, left);
+    let budget = Budget::new(&request.limits);
+    let mut outcomes = Vec::with_capacity(prepared.len());
+    let mut head =
+        Some(async { conn.batch_execute(&begin).await.map_err(fault::before_commit).map(|()| None) }.boxed());
+    let mut fence = (!entry.is_empty()).then(|| entry.enter(conn, &enter).map(|seen| seen.map(|_| None)).boxed());
+    let mut jobs = request.statements.iter().zip(prepared).peekable();
+    while head.is_some() || jobs.peek().is_some() {
+        let mut batch: Vec<_> = head.take().into_iter().chain(fence.take()).collect();
+        while batch.len() + 1 < PIPELINE {
+            let Some((statement, prepared)) = jobs.next() else { break };
+            batch.push(
+                run_one(conn, statement, prepared, request.access, &budget).map(|outcome| outcome.map(Some)).boxed(),
+            );
+        }
+        if jobs.peek().is_none() && request.access == Access::Read {
+            batch.push(
+                async { conn.batch_execute("COMMIT").await.map_err(fault::before_commit).map(|()| None) }.boxed(),
+            );
+        }
+        for outcome in join_all(batch).await {
+            outcomes.extend(outcome?);
+        }
+    }
+    Ok(outcomes)
+}
+
+async fn run_one(
+    conn: &Conn,
+    statement: &Statement,
+    prepared: &Prepared,
+    access: Access,
+    budget: &Budget,
+) -> Result<Outcome> {
+    let params = prepared.params.iter().map(|param| param as &(dyn tokio_postgres::types::ToSql + Sync));
+    let stream = conn.query_raw(&prepared.statement, params).await.map_err(fault::before_commit)?;
+    let mut stream = std::pin::pin!(stream);
+    let mut rows = Vec::new();
+    while let Some(row) = stream.next().await {
+        let row = row.map_err(fault::before_commit)?;
+        budget.take(row.raw_size_bytes())?;
+        if !statement.columns.is_empty() {
+            rows.push(read_row(&row, &statement.columns)?);
+        }
+    }
+    let touched = stream.rows_affected().unwrap_or(0);
+    // The server counts the rows of a SELECT, too.
+    let modifies = access == Access::Write && touched > 0 && scan::kind(&statement.sql) == Kind::Modifies;
+    Ok(Outcome { rows, affected: if modifies { touched } else { 0 } })
+}
+
+pub(super) fn read_row(row: &tokio_postgres::Row, types: &[DataType]) -> Result<Row> {
+    types.iter().enumerate().map(|(at, ty)| read_value(row, at, *ty)).collect()
+}
+
+pub(super) fn read_value(row: &tokio_postgres::Row, at: usize, ty: DataType) -> Result<Value> {
+    let raw: Option<Raw<'_>> = row.try_get(at).map_err(fault::before_commit)?;
+    decode(raw.map(|raw| raw.0), row.columns()[at].type_(), ty)
+}
+
+/// Begins an interactive transaction.
+pub(super) async fn begin(
+    connections: &Connections,
+    control: &Arc<Connections>,
+    env: &Arc<dyn Env>,
+    begin: Begin,
+) -> Result<PgTransaction> {
+    let (limits, time) = (begin.limits.clone(), begin.limits.time);
+    let work = async {
+        let conn = connections.lend().await?;
+        let text = begin_text(begin.isolation, begin.access, time);
+        let mut transaction = PgTransaction {
+            conn: None,
+            control: control.clone(),
+            env: env.clone(),
+            access: begin.access,
+            isolation: begin.isolation,
+            limits: begin.limits,
+            failed: false,
+            cursors: BTreeMap::new(),
+            next_cursor: 0,
+        };
+        match transaction.enter(&conn, Some(text), begin.claim).await {
+            Ok(()) => {
+                transaction.conn = Some(conn);
+                Ok(transaction)
+            }
+            Err(error) => {
+                conn.finish(Ended::Open);
+                Err(error)
+            }
+        }
+    };
+    bounded(env.as_ref(), &limits, time, Box::pin(work)).await?
+}
+
+/// What is open under a cursor's number.
+enum Cursor {
+    /// In the server, under a name of its own.
+    Declared { name: String, columns: Arc<[DataType]> },
+    /// Here: the rows of a statement that writes, which the server has run to its end.
+    Held(VecDeque<Row>),
+}
+
+pub(super) struct PgTransaction {
+    /// None once the connection is lost or has been given back.
+    conn: Option<Conn>,
+    /// For looking at the fences with a fresh snapshot.
+    control: Arc<Connections>,
+    env: Arc<dyn Env>,
+    access: Access,
+    isolation: Isolation,
+    limits: Limits,
+    /// After an error, until a savepoint is rolled back to.
+    failed: bool,
+    cursors: BTreeMap<CursorId, Cursor>,
+    next_cursor: u32,
+}
+
+impl Drop for PgTransaction {
+    /// Rolls back. The connection is here only between two steps, when it is idle: so it can be used again.
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.finish(Ended::Open);
+        }
+    }
+}
+
+fn aborted() -> ShardError {
+    ShardError::statement("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+}
+
+fn lost() -> ShardError {
+    ShardError::Unavailable("the transaction's connection is gone".into())
+}
+
+/// Waits for a statement's work on `conn`, within the limits. Says, too, whether the connection can be used again.
+///
+/// What passes its bounds is cancelled in the server. If it then answers, the transaction can go on from a savepoint.
+async fn within<T>(
+    env: &dyn Env,
+    limits: &Limits,
+    conn: &Conn,
+    work: impl Future<Output = Result<T>> + Send,
+) -> (Result<T>, bool) {
+    let mut work = Box::pin(work);
+    match bounded(env, limits, limits.time + GRACE, work.as_mut()).await {
+        Ok(result) => {
+            let usable = !matches!(result, Err(ShardError::Unavailable(_)));
+            (result, usable)
+        }
+        Err(error) => {
+            conn.cancel();
+            let ended = matches!(select(work, env.sleep(CANCEL_LIMIT)).await, Either::Left(_));
+            (Err(error), ended)
+        }
+    }
+}
+
+async fn run(conn: &Conn, statement: &Statement, access: Access, limits: &Limits) -> Result<Outcome> {
+    let prepared = prepare(conn, statement).await?;
+    match run_one(conn, statement, &prepared, access, &Budget::new(limits)).await {
+        Err(error) if fault::is_stale_statement(&error) => {
+            conn.forget(&statement.sql);
+            Err(ShardError::Conflict("the schema has changed".into()))
+        }
+        result => result,
+    }
+}
+
+async fn plain(conn: &Conn, sql: &str) -> Result<()> {
+    conn.batch_execute(sql).await.map_err(fault::before_commit)
+}
+
+/// Declares a cursor. Its parameters are those of the statement within it.
+async fn declare(conn: &Conn, name: &str, statement: &Statement) -> Result<()> {
+    let text = format!("DECLARE {name} NO SCROLL CURSOR FOR {}", statement.sql);
+    let known = conn.prepare_once(&text).await?;
+    let params = params(&known, statement)?;
+    conn.execute_raw(&known, params).await.map_err(fault::before_commit)?;
+    Ok(())
+}
+
+/// Opens a statement that may or may not be one that a cursor can read. Which it is, only the server can say, and a
+/// wrong guess would end the transaction: hence the savepoint.
+async fn declare_or_run(
+    conn: &Conn,
+    name: &str,
+    statement: &Statement,
+    access: Access,
+    limits: &Limits,
+) -> Result<Option<Outcome>> {
+    plain(conn, "SAVEPOINT _isles_cursor").await?;
+    match declare(conn, name, statement).await {
+        Ok(()) => plain(conn, "RELEASE _isles_cursor").await.map(|()| None),
+        Err(ShardError::Statement(error)) if error.sqlstate == "0A000" || error.sqlstate == "42601" => {
+            plain(conn, "ROLLBACK TO _isles_cursor; RELEASE _isles_cursor").await?;
+            run(conn, statement, access, limits).await.map(Some)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn open(
+    conn: &Conn,
+    name: &str,
+    statement: &Statement,
+    access: Access,
+    limits: &Limits,
+) -> Result<Option<Outcome>> {
+    match scan::kind(&statement.sql) {
+        Kind::Reads => declare(conn, name, statement).await.map(|()| None),
+        Kind::Unclear => declare_or_run(conn, name, statement, access, limits).await,
+        Kind::Modifies => run(conn, statement, access, limits).await.map(Some),
+    }
+}
+
+async fn fetch(conn: &Conn, name: &str, columns: &[DataType], rows: usize, limits: &Limits) -> Result<CursorPage> {
+    // Not cached: under the same name there may be another query the next time.
+    let known = conn.prepare_once(&format!("FETCH FORWARD {rows} FROM {name}")).await?;
+    if known.columns().len() != columns.len() {
+        return Err(ShardError::statement("42804", "the cursor has other columns than expected"));
+    }
+    let budget = Budget::new(limits);
+    let none: [Param; 0] = [];
+    let stream = conn.query_raw(&known, none).await.map_err(fault::before_commit)?;
+    let mut stream = std::pin::pin!(stream);
+    let mut page = Vec::new();
+    while let Some(row) = stream.next().await {
+        let row = row.map_err(fault::before_commit)?;
+        budget.take(row.raw_size_bytes())?;
+        page.push(read_row(&row, columns)?);
+    }
+    Ok(CursorPage { done: page.len() < rows, rows: page })
+}
+
+impl PgTransaction {
+    /// Takes the connection for one step. Should the caller drop the step halfway, the connection goes with it.
+    fn take(&mut self) -> Result<Conn> {
+        self.conn.take().ok_or_else(lost)
+    }
+
+    fn take_live(&mut self) -> Result<Conn> {
+        if self.failed { Err(aborted()) } else { self.take() }
+    }
+
+    /// Puts the connection back after a step, and remembers what an error did to the transaction.
+    fn end_step<T>(&mut self, conn: Conn, (result, usable): (Result<T>, bool)) -> Result<T> {
+        if let Err(error) = &result {
+            self.failed = true;
+            give_up(&conn, error);
+        }
+        if usable {
+            self.conn = Some(conn);
+        }
+        result
+    }
+
+    async fn step(&mut self, conn: Conn, sql: String) -> Result<()> {
+        let done = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &sql)).await;
+        self.end_step(conn, done)
+    }
+
+    /// Begins, if it has not begun, and passes the fences of `claim`.
+    async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
+        let entry = Entry::new(claim, self.access);
+        let statement = conn.prepare(ENTER).await?;
+        let begun = async {
+            match &begin {
+                Some(text) => plain(conn, text).await,
+                None => Ok(()),
+            }
+        };
+        let seen = async { if entry.is_empty() { Ok(String::new()) } else { entry.enter(conn, &statement).await } };
+        // Both are sent before either is answered.
+        let (begun, seen) = futures::join!(begun, seen);
+        begun?;
+        let seen = seen?;
+        if self.isolation == Isolation::ReadCommitted || entry.is_empty() {
+            return Ok(());
+        }
+        let control = self.control.lend().await?;
+        let now = entry.look(&control).await;
+        control.finish(Ended::Closed);
+        if now? == seen {
+            Ok(())
+        } else {
+            Err(ShardError::Conflict("a unit has moved since the transaction began".into()))
+        }
+    }
+}
+
+#[async_trait]
+impl Transaction for PgTransaction {
+    async fn claim(&mut self, claim: Claim) -> Result<()> {
+        let conn = self.take_live()?;
+        let done = within(self.env.as_ref(), &self.limits, &conn, self.enter(&conn, None, claim)).await;
+        self.end_step(conn, done)
+    }
+
+    async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {
+        check_statement(statement)?;
+        let conn = self.take_live()?;
+        let work = run(&conn, statement, self.access, &self.limits);
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        self.end_step(conn, done)
+    }
+
+    async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
+        check_statement(statement)?;
+        if self.cursors.len() >= MAX_CURSORS {
+            return Err(ShardError::Limit { what: "the number of cursors", limit: MAX_CURSORS as u64 });
+        }
+        let conn = self.take_live()?;
+        self.next_cursor += 1;
+        let id = CursorId(self.next_cursor);
+        let name = format!("_isles_cursor_{}", id.0);
+        let work = open(&conn, &name, statement, self.access, &self.limits);
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        let cursor = match self.end_step(conn, done)? {
+            None => Cursor::Declared { name, columns: statement.columns.clone() },
+            Some(outcome) => Cursor::Held(outcome.rows.into()),
+        };
+        self.cursors.insert(id, cursor);
+        Ok(id)
+    }
+
+    async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage> {
+        if self.failed {
+            return Err(aborted());
+        }
+        let (name, columns) = match self.cursors.get_mut(&cursor) {
+            None => return Err(ShardError::statement("34000", format!("cursor {} does not exist", cursor.0))),
+            Some(Cursor::Held(held)) => {
+                let page: Vec<Row> = held.drain(..rows.min(held.len())).collect();
+                return Ok(CursorPage { rows: page, done: held.is_empty() });
+            }
+            Some(Cursor::Declared { name, columns }) => (name.clone(), columns.clone()),
+        };
+        let conn = self.take_live()?;
+        let work = fetch(&conn, &name, &columns, rows, &self.limits);
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        self.end_step(conn, done)
+    }
+
+    async fn close(&mut self, cursor: CursorId) -> Result<()> {
+        match self.cursors.remove(&cursor) {
+            Some(Cursor::Declared { name, .. }) if !self.failed => {
+                let conn = self.take_live()?;
+                self.step(conn, format!("CLOSE {name}")).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn savepoint(&mut self, name: &str) -> Result<()> {
+        let conn = self.take_live()?;
+        self.step(conn, format!("SAVEPOINT {}", quote(name))).await
+    }
+
+    async fn rollback_to(&mut self, name: &str) -> Result<()> {
+        let conn = self.take()?;
+        self.step(conn, format!("ROLLBACK TO SAVEPOINT {}", quote(name))).await?;
+        self.failed = false;
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str) -> Result<()> {
+        let conn = self.take_live()?;
+        self.step(conn, format!("RELEASE SAVEPOINT {}", quote(name))).await
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<()> {
+        if self.failed {
+            // The server would answer such a COMMIT with a friendly ROLLBACK.
+            return Err(aborted());
+        }
+        let (env, time) = (self.env.clone(), self.limits.time + GRACE);
+        let conn = self.conn.take().ok_or_else(lost)?;
+        let answer = {
+            let commit = std::pin::pin!(conn.batch_execute(COMMIT));
+            match select(commit, env.sleep(time)).await {
+                Either::Left((answer, _)) => answer.map_err(fault::during_commit),
+                Either::Right(_) => Err(ShardError::MayHaveHappened("the time limit passed during commit".into())),
+            }
+        };
+        match answer {
+            // Nobody waits for the answer any more, so nobody knows when the connection is clean.
+            Err(ShardError::MayHaveHappened(_)) => drop(conn),
+            Err(_) => conn.finish(Ended::Open),
+            Ok(()) => conn.finish(Ended::Closed),
+        }
+        answer
+    }
+
+    async fn rollback(mut self: Box<Self>) -> Result<()> {
+        let Some(conn) = self.conn.take() else { return Ok(()) };
+        let (env, time) = (self.env.clone(), self.limits.time);
+        let ended = {
+            let rollback = std::pin::pin!(conn.batch_execute("ROLLBACK"));
+            matches!(select(rollback, env.sleep(time)).await, Either::Left((Ok(()), _)))
+        };
+        if ended {
+            conn.finish(Ended::Closed);
+        }
+        // Otherwise the connection is closed, and the server rolls back by itself.
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Rows of a stream that collide on a unique key while they arrive out of order.
+//!
+//! At the source no two rows ever had the same value at the same time. Here they may, for a while: the copy has brought
+//! a row as it is now, and the mirror, which is behind it, brings an older row that had the value before. Refusing the
+//! older row would stop the mirror for ever, since what resolves the collision comes after it.
+//!
+//! The row with the older version gives way. It has lost the value at the source before the newer row got it, so a
+//! later change of it exists and has not been applied yet; that one brings it back as it should be. Its version stays
+//! stored, as if it were there. A row that no stream has brought has no version, and is never removed.
+
+use super::apply::{Columns, delete_keys};
+use super::ddl::{quote, table_name};
+use super::fault;
+use super::pool::Conn;
+use super::snapshot::key_types;
+use super::transaction::read_value;
+use crate::error::{Result, ShardError};
+use crate::shard::{Incoming, RowVersion};
+use isles_kernel::names::{RoutingVersion, Seq, TenantId};
+use isles_kernel::schema::{Key, TENANT_KEY_COLUMN, Table, Unit};
+use isles_kernel::value::{DataType, Value, key_bytes};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Makes room for `rows`, which collide on a unique key; returns those that are to be written.
+pub(super) async fn give_way<'a>(conn: &Conn, table: &Table, rows: &[&'a Incoming]) -> Result<Vec<&'a Incoming>> {
+    let mut kept = rows.to_vec();
+    for key in table.keys.iter().filter(|key| key.unique) {
+        kept = newest_of_each_value(table, key, &kept);
+        kept = against_stored(conn, table, key, kept).await?;
+    }
+    Ok(kept)
+}
+
+/// The values of a row in a unique key, with the tenant before them; none if one is null, for nulls do not collide.
+fn values(table: &Table, key: &Key, incoming: &Incoming) -> Option<Vec<Value>> {
+    let row = incoming.row.as_ref()?;
+    let lead = match &incoming.unit {
+        Unit::Tenant(tenant) => Some(Value::text(tenant.as_ref().map_or("", TenantId::as_str))),
+        _ => None,
+    };
+    let own = key.columns.iter().filter_map(|name| table.position(name)).map(|at| row[at].clone());
+    let values: Vec<Value> = lead.into_iter().chain(own).collect();
+    (!values.iter().any(Value::is_null)).then_some(values)
+}
+
+fn newest_of_each_value<'a>(table: &Table, key: &Key, rows: &[&'a Incoming]) -> Vec<&'a Incoming> {
+    let mut newest: BTreeMap<Vec<u8>, RowVersion> = BTreeMap::new();
+    for row in rows {
+        if let Some(values) = values(table, key, row) {
+            let version = newest.entry(key_bytes(&values)).or_insert(row.version);
+            *version = row.version.max(*version);
+        }
+    }
+    let wins = |row: &&&Incoming| match values(table, key, row) {
+        Some(values) => newest.get(&key_bytes(&values)) == Some(&row.version),
+        None => true,
+    };
+    rows.iter().filter(wins).copied().collect()
+}
+
+/// A stored row that has a value of one of our rows.
+struct Collision {
+    /// Which of our rows.
+    at: usize,
+    key: Vec<Value>,
+}
+
+async fn against_stored<'a>(
+    conn: &Conn,
+    table: &Table,
+    key: &Key,
+    rows: Vec<&'a Incoming>,
+) -> Result<Vec<&'a Incoming>> {
+    let collisions = find(conn, table, key, &rows).await?;
+    let versions = versions(conn, table, &collisions).await?;
+    let (mut evicted, mut losers) = (Vec::new(), BTreeSet::new());
+    for collision in &collisions {
+        let row = rows[collision.at];
+        match versions.get(&key_bytes(&collision.key)) {
+            None => {
+                let message = format!(
+                    "a row of table \"{}\" that is not of this stream has the same \"{}\"",
+                    table.name, key.name
+                );
+                return Err(ShardError::statement("23505", message));
+            }
+            Some(stored) if *stored > row.version => drop(losers.insert(collision.at)),
+            // A unique key contains the shard key, so both rows are of one unit.
+            Some(_) => evicted.push((&row.unit, collision.key.as_slice())),
+        }
+    }
+    delete_keys(conn, table, &evicted).await?;
+    Ok(rows.into_iter().enumerate().filter(|(at, _)| !losers.contains(at)).map(|(_, row)| row).collect())
+}
+
+async fn find(conn: &Conn, table: &Table, key: &Key, rows: &[&Incoming]) -> Result<Vec<Collision>> {
+    let found: Vec<(usize, Vec<Value>)> =
+        rows.iter().enumerate().filter_map(|(at, row)| Some((at, values(table, key, row)?))).collect();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lead = table.physical_key().first().is_some_and(|name| name == TENANT_KEY_COLUMN);
+    let names = lead.then(|| TENANT_KEY_COLUMN.to_string()).into_iter().chain(key.columns.iter().cloned());
+    let places: Vec<Value> = found.iter().map(|(at, _)| Value::Int(*at as i64)).collect();
+    let mut arrays = Columns::new();
+    arrays.push(&places.iter().collect::<Vec<_>>(), DataType::Int8)?;
+    let (mut columns, mut conditions) = (vec!["c0".to_string()], Vec::new());
+    for (at, name) in names.enumerate() {
+        let ty = table.position(&name).map_or(DataType::Text, |at| table.columns[at].ty);
+        arrays.push(&found.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), ty)?;
+        columns.push(format!("c{}", at + 1));
+        conditions.push(format!("t.{} = u.c{}", quote(&name), at + 1));
+    }
+    let primary: Vec<String> = table.physical_key().iter().map(|name| format!("t.{}", quote(name))).collect();
+    let text = format!(
+        "SELECT u.c0, {} FROM {} AS t JOIN {} AS u ({}) ON {}",
+        primary.join(", "),
+        table_name(&table.name),
+        arrays.unnest(),
+        columns.join(", "),
+        conditions.join(" AND ")
+    );
+    let types = key_types(table);
+    let rows = arrays.query(conn, &text).await.map_err(fault::before_commit)?;
+    let collision = |row: &tokio_postgres::Row| {
+        let key = types.iter().enumerate().map(|(at, ty)| read_value(row, at + 1, *ty)).collect::<Result<_>>()?;
+        Ok(Collision { at: row.get::<_, i64>(0) as usize, key })
+    };
+    rows.iter().map(collision).collect()
+}
+
+async fn versions(conn: &Conn, table: &Table, collisions: &[Collision]) -> Result<BTreeMap<Vec<u8>, RowVersion>> {
+    let keys: Vec<Vec<u8>> = collisions.iter().map(|collision| key_bytes(&collision.key)).collect();
+    let text = "SELECT key, epoch, seq FROM _isles.row_version WHERE tab = $1 AND key = ANY ($2)";
+    let rows = conn.rows(text, &[&table.name, &keys]).await?;
+    let version = |row: &tokio_postgres::Row| RowVersion {
+        epoch: RoutingVersion(row.get::<_, i64>(1) as u64),
+        seq: Seq(row.get::<_, i64>(2) as u64),
+    };
+    Ok(rows.iter().map(|row| (row.get(0), version(row))).collect())
+}

@@ -1,0 +1,349 @@
+//! What is special to SQLite shards: bad files and folders, hardening, many shards, backup of a live one.
+
+use isles_engine::env::{Env, TokioEnv};
+use isles_engine::error::{Result, ShardError};
+use isles_engine::fence::{Access, Claim};
+use isles_engine::shard::{Begin, KeyRange, Request, Shard, Statement};
+use isles_engine::sqlite::fleet::Fleet;
+use isles_engine::sqlite::{SqliteOptions, SqliteShard};
+use isles_kernel::names::{SchemaVersion, ShardId, StreamId};
+use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
+use isles_kernel::value::{DataType, Value};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+fn env() -> Arc<dyn Env> {
+    Arc::new(TokioEnv::current())
+}
+
+fn id(name: &str) -> ShardId {
+    ShardId::new(name).expect("valid")
+}
+
+async fn open(path: &Path) -> Result<SqliteShard> {
+    SqliteShard::open(id("tested"), path, env(), SqliteOptions::default()).await
+}
+
+fn notes() -> Table {
+    Table {
+        name: "notes".into(),
+        kind: TableKind::Global,
+        columns: vec![Column::new("id", DataType::Int8).not_null(), Column::new("body", DataType::Text)],
+        primary_key: vec!["id".into()],
+        keys: vec![],
+        foreign_keys: vec![],
+    }
+}
+
+async fn with_notes(path: &Path) -> SqliteShard {
+    let shard = open(path).await.expect("opens");
+    shard.apply_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(notes())]).await.expect("schema");
+    shard
+}
+
+fn write(sql: &str, params: Vec<Value>) -> Request {
+    Request::write(Claim::default(), vec![Statement::new(sql, params)])
+}
+
+async fn insert(shard: &SqliteShard, n: i64, body: &str) -> Result<()> {
+    let insert = write("INSERT INTO notes (id, body) VALUES ($1, $2)", vec![Value::Int(n), Value::text(body)]);
+    shard.execute(insert).await.map(drop)
+}
+
+async fn count(shard: &SqliteShard) -> Result<i64> {
+    let select = Statement::new("SELECT count(*) FROM notes", vec![]).returning([DataType::Int8]);
+    let outcome = shard.execute(Request::read(Claim::default(), select)).await?;
+    match outcome[0].rows[0][0] {
+        Value::Int(n) => Ok(n),
+        _ => panic!("a count is an integer"),
+    }
+}
+
+#[track_caller]
+fn check_message(error: &ShardError, parts: &[&str]) {
+    let message = error.to_string();
+    parts.iter().for_each(|part| assert!(message.contains(part), "{part:?} is not in {message:?}"));
+}
+
+async fn refused(path: &Path) -> ShardError {
+    match open(path).await {
+        Ok(_) => panic!("{} was opened", path.display()),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_folder_is_said_and_not_made() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("nowhere").join("shard.db");
+    let error = refused(&path).await;
+    assert!(matches!(error, ShardError::Unavailable(_)), "{error:?}");
+    check_message(&error, &["nowhere", "No such file"]);
+    assert!(!dir.path().join("nowhere").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_cannot_be_written_is_said() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = dir.path().join("a-file");
+    std::fs::write(&file, "x").expect("written");
+    // A file where a folder must be stops root as well, whom permissions do not.
+    let error = refused(&file.join("shard.db")).await;
+    assert!(matches!(error, ShardError::Unavailable(_)), "{error:?}");
+    check_message(&error, &["a-file"]);
+    std::fs::create_dir(dir.path().join("shard.db")).expect("folder");
+    let error = refused(&dir.path().join("shard.db")).await;
+    assert!(matches!(error, ShardError::Unavailable(_)), "{error:?}");
+}
+
+/// A file that is not ours is left as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_not_a_shard_is_refused_and_untouched() {
+    let dir = tempfile::tempdir().expect("folder");
+    let text = dir.path().join("text.db");
+    std::fs::write(&text, "these are the notes of a whole summer\n".repeat(500)).expect("written");
+    let foreign = dir.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign).expect("open").execute_batch("CREATE TABLE t (a)").expect("table");
+    for path in [text, foreign] {
+        let before = std::fs::read(&path).expect("read");
+        let error = refused(&path).await;
+        assert!(matches!(error, ShardError::Invalid(_) | ShardError::Corrupt(_)), "{error:?}");
+        check_message(&error, &[".db"]);
+        assert!(std::fs::read(&path).expect("read") == before, "{} was changed", path.display());
+    }
+}
+
+/// I-6a
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupt_page_is_an_error_of_whoever_reads_it() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let shard = with_notes(&path).await;
+    for n in 0..400 {
+        insert(&shard, n, &"x".repeat(200)).await.expect("insert");
+    }
+    shard.close().await.expect("closes");
+    let size = std::fs::metadata(&path).expect("file").len();
+    let file = std::fs::File::options().write(true).read(true).open(&path).expect("open");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, size - 2_000).expect("read");
+    file.write_all_at(&[byte[0] ^ 1], size - 2_000).expect("write");
+    let shard = open(&path).await.expect("opens: the page is not one it needs");
+    let select = Statement::new("SELECT id, body FROM notes", vec![]).returning([DataType::Int8, DataType::Text]);
+    let error = shard.execute(Request::read(Claim::default(), select)).await.expect_err("a damaged page");
+    assert!(matches!(error, ShardError::Corrupt(_)), "{error:?}");
+    assert_eq!(error.for_people().sqlstate, "XX001");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_is_open_in_one_place() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let first = with_notes(&path).await;
+    check_message(&refused(&path).await, &["in use by another process"]);
+    first.close().await.expect("closes");
+    let second = open(&path).await.expect("the lock went with the first");
+    insert(&second, 1, "a").await.expect("insert");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    with_notes(&path).await.close().await.expect("closes");
+    let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
+    raw.pragma_update(None, "user_version", 2).expect("newer");
+    drop(raw);
+    check_message(&refused(&path).await, &["has format 2", "knows 1"]);
+}
+
+/// I-63: what a statement from above may not do.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_statements_are_refused() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    insert(&shard, 1, "kept").await.expect("insert");
+    let attached = dir.path().join("stolen.db");
+    let hostile = [
+        format!("ATTACH '{}' AS stolen", attached.display()),
+        "DETACH main".into(),
+        "PRAGMA journal_mode = DELETE".into(),
+        "PRAGMA foreign_keys = OFF".into(),
+        "PRAGMA writable_schema = ON".into(),
+        "CREATE TABLE t (a)".into(),
+        "DROP TABLE notes".into(),
+        "ALTER TABLE notes RENAME TO n".into(),
+        "CREATE TEMP TABLE t (a)".into(),
+        "CREATE TRIGGER t AFTER INSERT ON notes BEGIN DELETE FROM notes; END".into(),
+        "VACUUM".into(),
+        "VACUUM INTO '/tmp/stolen.db'".into(),
+        "REINDEX".into(),
+        "ANALYZE".into(),
+        "BEGIN".into(),
+        "COMMIT".into(),
+        "ROLLBACK".into(),
+        "SAVEPOINT s".into(),
+        "RELEASE _isles_member".into(),
+        "DELETE FROM _isles_log".into(),
+        "DELETE FROM _ISLES_FENCE".into(),
+        "INSERT INTO _isles_meta (name, value) VALUES ('x', 1)".into(),
+        "UPDATE sqlite_schema SET sql = ''".into(),
+        "SELECT load_extension('x')".into(),
+        "INSERT INTO notes (id) VALUES (2); DELETE FROM notes".into(),
+    ];
+    for sql in hostile {
+        let error = shard.execute(write(&sql, vec![])).await.expect_err(&sql);
+        assert!(matches!(error, ShardError::Statement(_)), "{sql}: {error:?}");
+        assert_eq!(count(&shard).await.expect("count"), 1, "{sql}");
+    }
+    for sql in ["SELECT body FROM _isles_log", "SELECT sql FROM sqlite_schema", "SELECT name FROM pragma_table_list"] {
+        let select = Statement::new(sql, vec![]).returning([DataType::Text]);
+        shard.execute(Request::read(Claim::default(), select)).await.expect_err(sql);
+    }
+    assert!(!attached.exists());
+    insert(&shard, 2, "still open").await.expect("insert");
+}
+
+/// I-63: a text in double quotes is a name, and a name that is not there is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_misspelt_column_is_no_text() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let select = Statement::new("SELECT \"bdoy\" FROM notes", vec![]).returning([DataType::Text]);
+    let error = shard.execute(Request::read(Claim::default(), select)).await.expect_err("no such column");
+    assert_eq!(error.for_people().sqlstate, "42703");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_closes_idle_shards_under_its_cap_and_reopens_them() {
+    let dir = tempfile::tempdir().expect("folder");
+    let fleet = Fleet::new(dir.path().to_path_buf(), env(), SqliteOptions::default(), 4);
+    for n in 0..12i64 {
+        let shard = fleet.get(&id(&format!("s{n}"))).await.expect("opens");
+        shard.apply_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(notes())]).await.expect("schema");
+        insert(&shard, n, "first").await.expect("insert");
+        assert!(fleet.figures().open_shards <= 5, "{:?}", fleet.figures());
+    }
+    for n in 0..12i64 {
+        let shard = fleet.get(&id(&format!("s{n}"))).await.expect("opens again");
+        assert_eq!(count(&shard).await.expect("count"), 1);
+    }
+    fleet.close().await.expect("closes");
+    assert_eq!(fleet.figures().open_shards, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_is_in_use_is_not_closed_by_the_cap() {
+    let dir = tempfile::tempdir().expect("folder");
+    let fleet = Fleet::new(dir.path().to_path_buf(), env(), SqliteOptions::default(), 1);
+    let held = fleet.get(&id("held")).await.expect("opens");
+    held.apply_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(notes())]).await.expect("schema");
+    let transaction = held.begin(Begin::new(Claim::default(), Access::Write)).await.expect("begins");
+    for n in 0..5 {
+        fleet.get(&id(&format!("other{n}"))).await.expect("opens");
+    }
+    transaction.commit().await.expect("commits");
+    insert(&held, 1, "still open").await.expect("insert");
+}
+
+/// Many ask for one shard at once, and it is opened once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_is_opened_once_however_many_ask() {
+    let dir = tempfile::tempdir().expect("folder");
+    let fleet = Arc::new(Fleet::new(dir.path().to_path_buf(), env(), SqliteOptions::default(), 2));
+    let mut askers = tokio::task::JoinSet::new();
+    for n in 0..200u64 {
+        let fleet = fleet.clone();
+        askers.spawn(async move { fleet.get(&id(&format!("s{}", n % 5))).await.map(drop) });
+    }
+    while let Some(asked) = askers.join_next().await {
+        asked.expect("no panic").expect("opens");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_live_shard_is_one_moment_of_it() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    shard.add_consumer(&StreamId::new("reader").expect("valid")).await.expect("consumer");
+    for n in 0..2_000 {
+        insert(&shard, n, &"y".repeat(300)).await.expect("insert");
+    }
+    let (done, writer) = (Arc::new(AtomicBool::new(false)), shard.clone());
+    let stop = done.clone();
+    // Each transaction adds one row and takes one away: whatever moment the backup has, it has 2,000 rows.
+    let writing = tokio::spawn(async move {
+        let mut n = 2_000;
+        while !stop.load(Ordering::Relaxed) {
+            let add =
+                Statement::new("INSERT INTO notes (id, body) VALUES ($1, $2)", vec![Value::Int(n), Value::text("z")]);
+            let remove = Statement::new("DELETE FROM notes WHERE id = $1", vec![Value::Int(n - 2_000)]);
+            writer.execute(Request::write(Claim::default(), vec![add, remove])).await.expect("write");
+            n += 1;
+        }
+        n - 2_000
+    });
+    let copied = Arc::new(AtomicU64::new(0));
+    let seen = copied.clone();
+    let to = dir.path().join("backup.db");
+    let on_progress = Arc::new(move |progress: isles_engine::sqlite::backup::BackupProgress| {
+        seen.store(progress.pages_copied, Ordering::Relaxed);
+    });
+    let report = shard.backup(&to, on_progress).await.expect("backup");
+    done.store(true, Ordering::Relaxed);
+    assert!(writing.await.expect("writer") > 0, "nothing was written during the backup");
+    assert_eq!(copied.load(Ordering::Relaxed), report.pages);
+    let restored = open(&to).await.expect("a backup opens as a shard");
+    assert_eq!(count(&restored).await.expect("count"), 2_000);
+    assert_eq!(restored.seq().await.expect("seq"), report.seq);
+    let digest = restored.snapshot().await.expect("snapshot").digest(&KeyRange::table("notes")).await.expect("digest");
+    assert_eq!(digest.rows, 2_000);
+    let again = shard.backup(&to, Arc::new(|_| {})).await.expect_err("the file exists");
+    check_message(&again, &["exists already"]);
+}
+
+/// Someone who holds the writer and does nothing costs others their time limit, and no more (I-66).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_behind_an_idle_transaction_ends_in_time() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let holder = shard.begin(Begin::new(Claim::default(), Access::Write)).await.expect("begins");
+    let mut waiting = write("INSERT INTO notes (id) VALUES (1)", vec![]);
+    waiting.limits.time = Duration::from_millis(100);
+    assert_eq!(shard.execute(waiting).await, Err(ShardError::TimedOut));
+    holder.rollback().await.expect("rolls back");
+    insert(&shard, 2, "after").await.expect("insert");
+    assert_eq!(count(&shard).await.expect("count"), 1);
+}
+
+/// A group member that SQLite punishes with a rollback of everything harms nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_interrupted_does_not_take_its_group_along() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let holder = shard.begin(Begin::new(Claim::default(), Access::Write)).await.expect("begins");
+    // All of these wait behind the holder and form one group.
+    let mut members = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let shard = shard.clone();
+        members.spawn(async move { insert(&shard, n, "small").await });
+    }
+    let endless = "INSERT INTO notes (id) WITH RECURSIVE c(n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM c)
+                   SELECT n FROM c LIMIT 100000000";
+    let mut endless = write(endless, vec![]);
+    endless.limits.time = Duration::from_millis(300);
+    let slow = shard.clone();
+    let slow = tokio::spawn(async move { slow.execute(endless).await });
+    tokio::task::yield_now().await;
+    holder.rollback().await.expect("rolls back");
+    assert_eq!(slow.await.expect("no panic"), Err(ShardError::TimedOut));
+    while let Some(member) = members.join_next().await {
+        member.expect("no panic").expect("insert");
+    }
+    assert_eq!(count(&shard).await.expect("count"), 20);
+}

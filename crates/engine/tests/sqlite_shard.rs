@@ -2,11 +2,11 @@
 
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::{Result, ShardError};
-use isles_engine::fence::{Access, Claim};
+use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{Begin, KeyRange, Request, Shard, Statement};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
-use isles_kernel::names::{SchemaVersion, ShardId, StreamId};
+use isles_kernel::names::{RoutingVersion, SchemaVersion, ShardId, StreamId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
 use std::os::unix::fs::FileExt;
@@ -346,4 +346,31 @@ async fn a_member_that_is_interrupted_does_not_take_its_group_along() {
         member.expect("no panic").expect("insert");
     }
     assert_eq!(count(&shard).await.expect("count"), 20);
+}
+
+/// I-7: what has moved in since a reader's snapshot is open now, and its rows are not in the snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_cannot_claim_what_came_after_its_snapshot() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let open = Fence { scope: FenceScope::Shared, version: RoutingVersion(1), mode: FenceMode::Open };
+    let claim = Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] };
+    let mut reader = shard.begin(Begin::new(Claim::default(), Access::Read)).await.expect("begins");
+    shard.set_fences(vec![open], Duration::from_secs(5)).await.expect("fences");
+    let refused = reader.claim(claim.clone()).await;
+    assert!(matches!(refused, Err(ShardError::Moved { .. })), "{refused:?}");
+    let mut later = shard.begin(Begin::new(Claim::default(), Access::Read)).await.expect("begins");
+    later.claim(claim).await.expect("its snapshot is of after the move");
+}
+
+/// A reader keeps its snapshot as long as nothing has changed, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_sees_every_write_that_was_acknowledged_before_it() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    for n in 0..500 {
+        insert(&shard, n, "a").await.expect("insert");
+        assert_eq!(count(&shard).await.expect("count"), n + 1);
+        assert_eq!(count(&shard).await.expect("count"), n + 1, "again, from the snapshot that was kept");
+    }
 }

@@ -57,8 +57,8 @@ pub(super) fn append(writer: &mut Writer) -> Result<()> {
 pub(super) fn changes(db: &mut Db, after: Seq, limit: usize) -> Result<ChangePage> {
     db.own("BEGIN", &[], &[])?;
     let page = read_changes(db, after, limit);
-    db.own("COMMIT", &[], &[])?;
-    page
+    let ended = db.end_read();
+    page.and_then(|page| ended.map(|()| page))
 }
 
 fn read_changes(db: &mut Db, after: Seq, limit: usize) -> Result<ChangePage> {

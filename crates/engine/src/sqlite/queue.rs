@@ -94,19 +94,20 @@ fn push_item(shared: &Arc<Shared>, item: Item) -> Result<()> {
     let start = {
         let mut queue = shared.queue();
         // Looked at under the lock: a shard that has stopped takes nothing more into its queue.
-        if !matches!(item, Item::Close(_)) {
+        let is_close = matches!(item, Item::Close(_));
+        if !is_close {
             shared.check_running()?;
         }
         if queue.closed {
             return Err(ShardError::Unavailable("the shard is closed".into()));
         }
-        if queue.items.len() >= shared.options.max_queue {
+        if !is_close && queue.items.len() >= shared.options.max_queue {
             return Err(ShardError::Limit {
                 what: "the number of waiting writes",
                 limit: shared.options.max_queue as u64,
             });
         }
-        queue.closed = matches!(item, Item::Close(_));
+        queue.closed = is_close;
         queue.items.push_back(item);
         !std::mem::replace(&mut queue.busy, true)
     };
@@ -314,8 +315,10 @@ fn give_back(shared: &Arc<Shared>, writer: Box<Writer>) {
 
 fn finish_close(shared: &Shared, writer: Option<Box<Writer>>, reply: oneshot::Sender<()>) {
     shared.readers.close();
-    // The last connection to close moves the WAL into the file and removes it.
-    drop(writer);
+    match writer {
+        Some(writer) if shared.check_running().is_ok() => writer.close(),
+        stopped => drop(stopped),
+    }
     shared.stop(ShardError::Unavailable("the shard is closed".into()));
     shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let _ = reply.send(());

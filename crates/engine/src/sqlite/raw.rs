@@ -225,6 +225,7 @@ impl Db {
     fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(Duration::from_secs(5))?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Small allocations of a statement come from here and not from the heap, whose counter all connections share.
         // SQLite's default is three times as large; thousands of shards are open at once.
         // SAFETY: right after opening, no lookaside memory is in use.
@@ -294,8 +295,18 @@ impl Db {
         *self.wal_pages
     }
 
-    pub(super) fn forget_wal_pages(&mut self) {
-        *self.wal_pages = 0;
+    pub(super) fn set_wal_pages(&mut self, pages: c_int) {
+        *self.wal_pages = pages;
+    }
+
+    /// Lets the end of this connection move the log into the file and remove it, if it is the last one.
+    ///
+    /// Not for a shard that has stopped. If its last checkpoint could not be synced, neither was what earlier ones had
+    /// left for that sync, and a checkpoint that goes on from there would remove the only durable copy. Whoever opens
+    /// the file next begins from the beginning of the log.
+    pub(super) fn checkpoint_on_close(&self) -> Result<()> {
+        let set = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
+        set.map(drop).map_err(|error| ShardError::Unavailable(error.to_string()))
     }
 
     /// Bounds what runs next: until `deadline` on the env's clock, or until it is cancelled.
@@ -335,10 +346,12 @@ impl Db {
 
     /// Lets go of a kept snapshot, so that the WAL behind it can be reused.
     pub(super) fn end_snapshot(&mut self) -> Result<()> {
-        match self.kept.take() {
-            Some(_) if !self.is_autocommit() => self.own("ROLLBACK", &[], &[]).map(drop),
-            _ => Ok(()),
-        }
+        if self.kept.take().is_some() { self.end_read() } else { Ok(()) }
+    }
+
+    /// Ends a transaction that has only read, unless SQLite has: it does so when the disk fails.
+    pub(super) fn end_read(&mut self) -> Result<()> {
+        if self.is_autocommit() { Ok(()) } else { self.own("ROLLBACK", &[], &[]).map(drop) }
     }
 
     /// Runs a foreign statement to its end.

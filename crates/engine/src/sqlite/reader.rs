@@ -208,7 +208,7 @@ fn read_all(db: &mut Db, request: &Request) -> Result<Vec<Outcome>> {
         return Ok(vec![db.run(statement, &request.limits)?]);
     }
     db.own("BEGIN", &[], &[])?;
-    let outcomes = request.statements.iter().map(|statement| db.run(statement, &request.limits)).collect();
-    db.own("ROLLBACK", &[], &[])?;
-    outcomes
+    let outcomes: Result<_> = request.statements.iter().map(|statement| db.run(statement, &request.limits)).collect();
+    let ended = db.end_read();
+    outcomes.and_then(|outcomes| ended.map(|()| outcomes))
 }

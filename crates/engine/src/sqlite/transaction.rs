@@ -14,7 +14,7 @@ use super::writer::CommitError;
 use super::{Shared, ddl};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim};
+use crate::fence::{Access, Claim, FenceTable};
 use crate::shard::{Begin, CursorId, CursorPage, Limits, Outcome, Statement, Transaction};
 use async_trait::async_trait;
 use isles_kernel::change::Mark;
@@ -82,6 +82,8 @@ struct SqliteTransaction {
     standing: Standing,
     savepoints: Vec<(String, Option<Mark>)>,
     access: Access,
+    /// The fences from before a reader's snapshot: a unit that has come since is open now, and its rows are not in it.
+    first_fences: Option<Arc<FenceTable>>,
     /// What it was let in for. A reader asks again after each statement: its fences may have been closed since.
     claims: Arc<[Claim]>,
     limits: Limits,
@@ -91,6 +93,7 @@ struct SqliteTransaction {
 pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn Transaction>> {
     shared.check_running()?;
     let deadline = shared.env.elapsed() + begin.limits.time;
+    let first_fences = (begin.access == Access::Read).then(|| shared.published.load().fences.clone());
     let held = match begin.access {
         Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
         Access::Read => Held::Reader(reader::checkout(shared, deadline).await?),
@@ -100,6 +103,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         standing: Standing::Active,
         savepoints: Vec::new(),
         access: begin.access,
+        first_fences,
         claims: Arc::from([begin.claim]),
         limits: begin.limits,
         env: shared.env.clone(),
@@ -186,6 +190,12 @@ fn savepoint_name(name: &str) -> String {
 impl Transaction for SqliteTransaction {
     async fn claim(&mut self, claim: Claim) -> Result<()> {
         self.check_active()?;
+        if let Some(first) = &self.first_fences
+            && let Err(error) = first.check(&claim, self.access)
+        {
+            self.standing = Standing::Failed;
+            return Err(error);
+        }
         self.claims = self.claims.iter().cloned().chain([claim]).collect();
         self.job(|_, _| Ok(())).await
     }
@@ -255,11 +265,15 @@ impl Transaction for SqliteTransaction {
 
     async fn commit(mut self: Box<Self>) -> Result<()> {
         self.check_active()?;
-        self.job(|held, _| match held {
+        let done = self.job(|held, _| match held {
             Held::Reader(_) => Ok(()),
             Held::Writer(guard) => commit_writer(guard),
-        })
-        .await
+        });
+        match (done.await, self.held.is_some(), self.access) {
+            // The job ended without an answer: nobody knows how far it came.
+            (Err(ShardError::Unavailable(why)), false, Access::Write) => Err(ShardError::MayHaveHappened(why)),
+            (result, _, _) => result,
+        }
     }
 
     async fn rollback(mut self: Box<Self>) -> Result<()> {

@@ -299,12 +299,19 @@ impl Writer {
                 std::ptr::null_mut(),
             )
         };
-        self.db.forget_wal_pages();
+        self.db.set_wal_pages(0);
         match code & 0xff {
             // A reader is in the way, or the disk is full: the WAL stays, nothing is lost.
             ffi::SQLITE_OK | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL => Ok(()),
             _ => Err(super::explain::error(code, "the checkpoint failed")),
         }
+    }
+
+    /// Closes the connections of a shard that is well, and with the last of them the log.
+    pub(super) fn close(mut self: Box<Self>) {
+        self.applier = None;
+        // If it cannot be, the log stays, and the next one to open the shard finds it.
+        let _ = self.db.checkpoint_on_close();
     }
 
     /// Changes fences, within a transaction.
@@ -465,11 +472,10 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
     if result.is_err() && !db.is_autocommit() {
         let _ = db.own("ROLLBACK", &[], &[]);
     }
-    // Only the writer's connection counts its WAL pages.
-    let wal_pages = db.wal_pages().unsigned_abs();
-    if result.is_ok() && wal_pages >= writer.options.checkpoint_pages {
-        writer.applier()?.forget_wal_pages();
-        writer.checkpoint()?;
+    // The writer's connection does not see these pages; with its count it will do the checkpoint.
+    if result.is_ok() {
+        let pages = db.wal_pages();
+        writer.db.set_wal_pages(pages);
     }
     result
 }

@@ -23,8 +23,9 @@ use harness::{LOG, NODE, Observed, PATH};
 use isles_engine::error::ShardError;
 use isles_engine::fence::FenceMode;
 use isles_engine::shard::{Request, Shard, Statement};
-use isles_engine::sqlite::{Planted, SqliteOptions};
-use isles_kernel::value::Value;
+use isles_engine::sqlite::{Planted, SqliteOptions, SqliteShard};
+use isles_kernel::names::Seq;
+use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::{Counts, Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use std::sync::{Arc, Mutex};
@@ -381,6 +382,83 @@ fn what_a_failed_sync_left_in_the_log_is_not_taken_for_durable() {
     sweep_failing_syncs(Ending::Killed).assert_kept("sync fails, process killed", 40);
 }
 
+/// I-5: a reader lets a checkpoint get half way; the sync at its end, which is due for both halves, fails; and the
+/// checkpoint of the closing connection does only the second half again.
+#[test]
+fn a_checkpoint_whose_sync_failed_is_done_again_from_its_beginning() {
+    let disk = new_disk();
+    let mut failed = 0;
+    for sync in 1..=12 {
+        disk.reset(sync);
+        disk.claim_powersafe_overwrite();
+        let sim = Sim::new(SEED);
+        let work = async {
+            // More than the pages of the set-up, which the first half is to hold.
+            let options = SqliteOptions { checkpoint_pages: 60, ..harness::options(&disk) };
+            let shard = harness::open(sim.node(NODE), options).await.expect("open");
+            workload::finish_set_up(&shard).await.expect("set up");
+            let snapshot = shard.snapshot().await.expect("snapshot");
+            let version = write_fences(&shard, 1..30).await.expect("write");
+            drop(snapshot);
+            disk.fail_sync_at(disk.counts().syncs + sync, Times::Once);
+            let version = write_fences(&shard, version + 1..60).await.unwrap_or_else(|(told, _)| told);
+            failed += u64::from(shard.seq().await.is_err());
+            shard.close().await.expect("close");
+            version
+        };
+        let told = sim.run(work).expect("it ends");
+        disk.heal();
+        // The next life begins a log of its own, and with it the old one is gone for good.
+        let sim = Sim::new(SEED);
+        let work = async {
+            let shard = harness::open(sim.node(NODE), harness::options(&disk)).await.expect("open");
+            let told = write_fences(&shard, told + 1..told + 2).await;
+            disk.crash();
+            told.expect("write")
+        };
+        let told = sim.run(work).expect("it ends");
+        disk.restart(Crash::AllLost);
+        let found = reopen(&disk).expect("the shard opens");
+        let version = found.fences.first().map_or(0, |fence| fence.version.0 / 200);
+        assert!(version >= told && found.schema.version.0 == 1, "version {told} was told, {version} is there");
+        harness::integrity_check(&disk).expect("whole");
+    }
+    assert!(failed > 6, "{failed} shards stopped");
+}
+
+/// Sets one fence after another. Returns the last version that was told, with the error that ended it.
+async fn write_fences(
+    shard: &SqliteShard,
+    versions: std::ops::Range<u64>,
+) -> std::result::Result<u64, (u64, ShardError)> {
+    let mut told = versions.start - 1;
+    for version in versions {
+        // Many fences, so that each commit writes several pages.
+        let fences =
+            (0..100).map(|bucket| harness::fence(bucket..=bucket, version * 200 + u64::from(bucket), FenceMode::Open));
+        shard.set_fences(fences.collect(), harness::FENCE_TIME).await.map_err(|error| (told, error))?;
+        told = version;
+    }
+    Ok(told)
+}
+
+/// A shard that is closed takes nothing more, however many wait.
+#[test]
+fn a_shard_with_a_full_queue_is_closed_all_the_same() {
+    let disk = new_disk();
+    let sim = Sim::new(SEED);
+    let work = async {
+        let options = SqliteOptions { max_queue: 1, ..harness::options(&disk) };
+        let shard = harness::open(sim.node(NODE), options).await.expect("open");
+        let stream = workload::source();
+        let (waited, closed) = futures::future::join(shard.add_consumer(&stream), shard.close()).await;
+        assert!(waited.is_ok() && closed.is_ok());
+        shard.seq().await
+    };
+    let seq = sim.run(work).expect("it ends");
+    assert!(matches!(seq, Err(ShardError::Unavailable(_))), "{seq:?}");
+}
+
 /// The disk fails as `fault` says at number n, for n in steps over `numbers`; nothing that was told may be lost.
 fn sweep_faults(numbers: u64, step: usize, ending: Ending, fault: impl Fn(&Disk, u64)) -> (Swept, Vec<Life>) {
     let disk = new_disk();
@@ -425,6 +503,36 @@ fn failed_reads_lose_nothing_that_was_told() {
         let statements = lives.iter().map(|life| life.story().errors.get("statement").copied().unwrap_or(0)).max();
         assert!(statements <= Some(workload::CLIENTS as u64), "a failed read was called a wrong statement");
     }
+}
+
+/// F3: SQLite ends the transaction of a failed read by itself; ending it once more is an error of ours, which must not
+/// take the place of the disk's.
+#[test]
+fn a_read_that_the_disk_fails_is_not_called_a_wrong_statement() {
+    let disk = new_disk();
+    clean_run(&disk, None);
+    let mut failed = 0;
+    for read in 1..=20 {
+        let sim = Sim::new(SEED);
+        let work = async {
+            let shard = harness::open(sim.node(NODE), harness::options(&disk)).await.expect("open");
+            let select = || Statement::new("SELECT id FROM entries", vec![]).returning([DataType::Int8]);
+            let mut request = Request::read(harness::claim(99, 0), select());
+            request.statements.push(select());
+            disk.fail_read_at(disk.counts().reads + read, Times::Once);
+            let answers = (shard.execute(request).await.err(), shard.changes(Seq::ZERO, 1).await.err());
+            disk.heal();
+            shard.close().await.expect("close");
+            answers
+        };
+        let (rows, changes) = sim.run(work).expect("it ends");
+        for error in [rows, changes].into_iter().flatten() {
+            failed += u64::from(matches!(error, ShardError::Unavailable(_)));
+            let expected = matches!(error, ShardError::Unavailable(_) | ShardError::Trimmed { .. });
+            assert!(expected, "read {read} failed, and the caller was told: {error:?}");
+        }
+    }
+    assert!(failed > 5, "{failed} reads failed");
 }
 
 /// F4: writes are refused, reads go on, and with space again the same shard writes again.

@@ -19,7 +19,7 @@ use isles_sim::check::{self, Checked, Element, Key, Level};
 use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::{Options, Sim, SimEnv};
 use isles_sim::rng::Rng;
-use isles_sim::trace::Sometimes;
+use isles_sim::trace::{Keep, Sometimes};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -94,13 +94,17 @@ struct Driver {
 pub(crate) fn run(disk: &Arc<Disk>, seed: u64, planted: Option<Planted>, options: Options) -> Verdict {
     disk.reset(seed);
     disk.claim_powersafe_overwrite();
+    let is_verbose = options.keep == Keep::Whole;
     let sim = Sim::with(seed, options);
     let mut rng = sim.rng("driver");
     let swarm = Swarm::draw(&mut rng);
     sim.trace(format!("{swarm:?}"));
     let mut driver = Driver { sim, disk: disk.clone(), record: Arc::default(), rng, swarm, planted };
-    driver.live()?;
-    driver.judge()
+    let verdict = driver.live().and_then(|()| driver.judge());
+    if is_verbose {
+        driver.sim.trace_lines().iter().for_each(|line| println!("{line}"));
+    }
+    verdict
 }
 
 fn consumer() -> StreamId {
@@ -200,6 +204,9 @@ impl Driver {
                 })?;
                 sim.saw("life: closed");
                 sim.kill(NODE);
+                if disk.is_dead() {
+                    disk.restart(crash);
+                }
             }
             (_, shard) => {
                 sim.saw(&format!("life: {crash:?}"));
@@ -318,7 +325,7 @@ impl Driver {
         harness::check_log(&record.log_copy, &observed).map_err(|why| ShardError::Corrupt(format!("I-29: {why}")))
     }
 
-    fn judge(self) -> Verdict {
+    fn judge(&self) -> Verdict {
         harness::integrity_check(&self.disk)?;
         let record = self.record();
         check_fences(&record)?;

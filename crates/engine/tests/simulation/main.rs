@@ -107,6 +107,14 @@ fn histories_under_faults_are_strictly_serializable() {
     }
 }
 
+/// Seeds of failures, kept for ever: a checkpoint that went on after a failed sync, a full queue that kept a shard
+/// from being closed.
+#[test]
+fn seeds_that_have_failed_once_pass() {
+    let disk = new_disk();
+    [0x598, 0xaf2].into_iter().for_each(|seed| drop(run(&disk, seed)));
+}
+
 /// I-67
 #[test]
 fn the_same_seed_gives_the_same_trace() {

@@ -62,7 +62,7 @@ use reader::Readers;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use writer::{Company, RequestMember, State, Task, Writer};
@@ -87,7 +87,7 @@ pub struct SqliteOptions {
     pub max_group: usize,
     /// Requests waiting for the writer, at most. Beyond it a caller is told at once.
     pub max_queue: usize,
-    /// How long a writer that has just answered many waits for them to come back before it flushes for a few. Zero in
+    /// How long a group waits for those who were answered last to come back, before it flushes for a few. Zero in
     /// simulation.
     pub gather: Duration,
     /// Bytes of the change log, at most. Beyond it the slowest consumer is dropped.
@@ -124,7 +124,7 @@ impl Default for SqliteOptions {
             idle_readers: 4,
             max_group: 256,
             max_queue: 10_000,
-            gather: Duration::from_micros(100),
+            gather: Duration::from_micros(200),
             max_log_bytes: 1 << 30,
             capture_always: false,
             // 4 MiB, as SQLite's default.
@@ -178,6 +178,8 @@ struct Shared {
     env: Arc<dyn Env>,
     options: SqliteOptions,
     queue: Mutex<Queue>,
+    /// Tells a writer that waits for its group that it is complete.
+    gathered: Condvar,
     readers: Readers,
     /// The state as of the last commit.
     published: ArcSwap<State>,
@@ -253,6 +255,7 @@ impl SqliteShard {
             readers: Readers::new(&options),
             published: ArcSwap::from_pointee(writer.state.clone()),
             queue: Mutex::new(Queue::new(writer)),
+            gathered: Condvar::new(),
             env,
             options,
             state_number: AtomicU64::new(0),

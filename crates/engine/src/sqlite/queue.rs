@@ -4,12 +4,12 @@
 //! on the pool, which runs groups until nothing waits. An interactive transaction takes the writer out and puts it
 //! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
 
-use super::writer::{self, Company, GroupResult, Member, Writer};
+use super::writer::{self, Company, GroupResult, Member, More, NoMore, Writer};
 use super::{Planted, Shared, log};
 use crate::error::{Result, ShardError};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -26,6 +26,10 @@ pub(super) struct Queue {
     busy: bool,
     closed: bool,
     janitor: bool,
+    /// How many wrote lately: those answered last, and those who waited meanwhile.
+    active: usize,
+    /// The writer waits for someone to come.
+    awaited: bool,
 }
 
 enum Item {
@@ -40,7 +44,15 @@ enum Item {
 
 impl Queue {
     pub(super) fn new(writer: Writer) -> Queue {
-        Queue { items: VecDeque::new(), writer: Some(Box::new(writer)), busy: false, closed: false, janitor: false }
+        Queue {
+            items: VecDeque::new(),
+            writer: Some(Box::new(writer)),
+            busy: false,
+            closed: false,
+            janitor: false,
+            active: 0,
+            awaited: false,
+        }
     }
 }
 
@@ -109,6 +121,9 @@ fn push_item(shared: &Arc<Shared>, item: Item) -> Result<()> {
         }
         queue.closed = is_close;
         queue.items.push_back(item);
+        if queue.awaited {
+            shared.gathered.notify_one();
+        }
         !std::mem::replace(&mut queue.busy, true)
     };
     if start {
@@ -125,6 +140,7 @@ fn schedule(shared: &Arc<Shared>) {
 /// What the writer does next.
 enum Next {
     Group(Vec<Box<dyn Member>>),
+    Alone(Box<dyn Member>),
     Apply(Box<dyn Member>),
     Hold { deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>> },
     Close(oneshot::Sender<()>),
@@ -143,17 +159,22 @@ fn next(shared: &Shared, writer: &mut Option<Box<Writer>>) -> Next {
         Some(Item::Hold { deadline, reply }) => Next::Hold { deadline, reply },
         Some(Item::Close(reply)) => Next::Close(reply),
         Some(Item::Member(member)) if member.company() == Company::Applier => Next::Apply(member),
-        Some(Item::Member(member)) if member.company() == Company::Alone => Next::Group(vec![member]),
+        Some(Item::Member(member)) if member.company() == Company::Alone => Next::Alone(member),
         Some(Item::Member(first)) => {
             let mut group = vec![first];
-            while group.len() < shared.options.max_group
-                && matches!(queue.items.front(), Some(Item::Member(member)) if member.company() == Company::Group)
-            {
-                if let Some(Item::Member(member)) = queue.items.pop_front() {
-                    group.push(member);
-                }
-            }
+            take_members(&mut queue, &mut group, shared.options.max_group);
             Next::Group(group)
+        }
+    }
+}
+
+/// Takes those who wait for the same group, up to `most` in all.
+fn take_members(queue: &mut Queue, group: &mut Vec<Box<dyn Member>>, most: usize) {
+    while group.len() < most
+        && matches!(queue.items.front(), Some(Item::Member(member)) if member.company() == Company::Group)
+    {
+        if let Some(Item::Member(member)) = queue.items.pop_front() {
+            group.push(member);
         }
     }
 }
@@ -174,14 +195,11 @@ fn run(shared: &Arc<Shared>) {
             }
             Next::Group(members) => {
                 let Some(writer) = &mut writer else { return };
-                let size = members.len();
-                let result = writer::run_group(writer, members);
-                answer(shared, writer, result);
-                if writer.plants(Planted::AnswerBeforeCommit) {
-                    let _ = writer.commit();
-                }
-                settle(shared, writer);
-                gather(shared, size);
+                run_one(shared, writer, members, &mut Gathering::new(shared));
+            }
+            Next::Alone(member) => {
+                let Some(writer) = &mut writer else { return };
+                run_one(shared, writer, vec![member], &mut NoMore);
             }
             Next::Apply(member) => {
                 let Some(writer) = &mut writer else { return };
@@ -193,6 +211,19 @@ fn run(shared: &Arc<Shared>) {
     }
     shared.queue().writer = writer;
     schedule(shared);
+}
+
+fn run_one(shared: &Shared, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) {
+    let result = writer::run_group(writer, members, more);
+    let answered = result.answers.len();
+    answer(shared, writer, result);
+    if writer.plants(Planted::AnswerBeforeCommit) {
+        let _ = writer.commit();
+    }
+    let mut queue = shared.queue();
+    queue.active = answered + queue.items.len();
+    drop(queue);
+    settle(shared, writer);
 }
 
 /// Publishes the new state and then answers: whoever hears of a commit can see it.
@@ -263,15 +294,39 @@ fn refuse(item: Item, error: ShardError) {
     }
 }
 
-/// Waits a little for those who have just been answered, so that the next flush is shared by many again.
-fn gather(shared: &Shared, answered: usize) {
-    let limit = shared.options.gather;
-    if answered < 2 || limit.is_zero() {
-        return;
+/// Those who join a group while it runs: first those who have come meanwhile, then, for a moment, those who were
+/// answered last and are about to come back. So a flush is shared by all who write, and they come back while others
+/// are served.
+struct Gathering<'a> {
+    shared: &'a Shared,
+    /// When the flush must not wait any longer.
+    until: Duration,
+    /// How many make a group complete. One in eight may have stopped; the others should not wait for it.
+    wanted: usize,
+}
+
+impl Gathering<'_> {
+    fn new(shared: &Shared) -> Gathering<'_> {
+        let active = shared.queue().active.min(shared.options.max_group);
+        Gathering { shared, until: shared.env.elapsed() + shared.options.gather, wanted: active - active / 8 }
     }
-    let until = shared.env.elapsed() + limit;
-    while shared.queue().items.len() < answered / 2 && shared.env.elapsed() < until {
-        std::thread::yield_now();
+}
+
+impl More for Gathering<'_> {
+    fn more(&mut self, have: usize) -> Vec<Box<dyn Member>> {
+        let most = self.shared.options.max_group.saturating_sub(have);
+        let mut joined = Vec::new();
+        let mut queue = self.shared.queue();
+        take_members(&mut queue, &mut joined, most);
+        let left = self.until.saturating_sub(self.shared.env.elapsed());
+        if joined.is_empty() && queue.items.is_empty() && have < self.wanted && !left.is_zero() {
+            queue.awaited = true;
+            let waited = self.shared.gathered.wait_timeout_while(queue, left, |queue| queue.items.is_empty());
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue.awaited = false;
+            take_members(&mut queue, &mut joined, most);
+        }
+        joined
     }
 }
 
@@ -320,7 +375,7 @@ fn finish_close(shared: &Shared, writer: Option<Box<Writer>>, reply: oneshot::Se
         stopped => drop(stopped),
     }
     shared.stop(ShardError::Unavailable("the shard is closed".into()));
-    shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    shared.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     let _ = reply.send(());
 }
 

@@ -358,12 +358,27 @@ pub(super) struct GroupResult {
     pub(super) fatal: Option<String>,
 }
 
+/// Who joins a group that is running.
+pub(super) trait More {
+    /// The next ones, after `have` members; nobody means that it is time to commit.
+    fn more(&mut self, have: usize) -> Vec<Box<dyn Member>>;
+}
+
+/// A group that stays as it is.
+pub(super) struct NoMore;
+
+impl More for NoMore {
+    fn more(&mut self, _: usize) -> Vec<Box<dyn Member>> {
+        Vec::new()
+    }
+}
+
 /// Runs members as one group, each wholly or not at all.
-pub(super) fn run_group(writer: &mut Writer, members: Vec<Box<dyn Member>>) -> GroupResult {
+pub(super) fn run_group(writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) -> GroupResult {
     let mut waiting = members;
     let mut answers = Vec::new();
     loop {
-        match try_group(writer, &mut waiting) {
+        match try_group(writer, &mut waiting, more) {
             Attempt::Committed(results) => {
                 answers.extend(waiting.into_iter().zip(results));
                 return GroupResult { answers, fatal: None };
@@ -409,28 +424,33 @@ enum Attempt {
     },
 }
 
-fn try_group(writer: &mut Writer, members: &mut [Box<dyn Member>]) -> Attempt {
+fn try_group(writer: &mut Writer, members: &mut Vec<Box<dyn Member>>, more: &mut dyn More) -> Attempt {
     if let Err(error) = writer.begin() {
         writer.abandon();
         let fatal = matches!(error, ShardError::Stopped(_));
-        let results = members.iter().map(|_| Ok(())).collect();
-        return Attempt::Failed { error, results, fatal };
+        return Attempt::Failed { error, results: unharmed(members), fatal };
     }
     let mut results = Vec::with_capacity(members.len());
-    for (at, member) in members.iter_mut().enumerate() {
-        let result = expired(&**member, writer.env.elapsed()).and_then(|()| writer.run_member(&mut **member));
-        if let Err(error) = &result
-            && (writer.db.is_autocommit() || matches!(error, ShardError::Stopped(_)))
-        {
-            let error = error.clone();
-            writer.abandon();
-            if matches!(error, ShardError::Stopped(_)) {
-                let results = members.iter().map(|_| Ok(())).collect();
-                return Attempt::Failed { error, results, fatal: true };
+    loop {
+        while let Some(member) = members.get_mut(results.len()) {
+            let result = expired(&**member, writer.env.elapsed()).and_then(|()| writer.run_member(&mut **member));
+            match result {
+                Err(error @ ShardError::Stopped(_)) => {
+                    writer.abandon();
+                    return Attempt::Failed { error, results: unharmed(members), fatal: true };
+                }
+                Err(error) if writer.db.is_autocommit() => {
+                    writer.abandon();
+                    return Attempt::Broken { at: results.len(), error };
+                }
+                result => results.push(result),
             }
-            return Attempt::Broken { at, error };
         }
-        results.push(result);
+        let joined = more.more(members.len());
+        if joined.is_empty() {
+            break;
+        }
+        members.extend(joined);
     }
     if writer.plants(Planted::AnswerBeforeCommit) {
         return Attempt::Committed(results);
@@ -439,6 +459,11 @@ fn try_group(writer: &mut Writer, members: &mut [Box<dyn Member>]) -> Attempt {
         Ok(()) => Attempt::Committed(results),
         Err(CommitError { error, fatal }) => Attempt::Failed { error, results, fatal },
     }
+}
+
+/// No member is at fault.
+fn unharmed(members: &[Box<dyn Member>]) -> Vec<Result<()>> {
+    members.iter().map(|_| Ok(())).collect()
 }
 
 /// Whether a member's time is up before it has begun.

@@ -49,11 +49,6 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
-/// Whether cargo has a subcommand of this name.
-pub(crate) fn has_subcommand(name: &str) -> bool {
-    cargo().args([name, "--version"]).output().is_ok_and(|output| output.status.success())
-}
-
 /// Runs `work` and returns what it gave and the time it took.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let began = Instant::now();

@@ -308,3 +308,70 @@ fn help_and_version_are_not_errors() {
         assert!(!answer.out.is_empty());
     }
 }
+
+/// The steps of a demo, by name.
+fn demo(data: &str) -> Vec<Value> {
+    let answer = isles(&["demo", "--data", data, "--json"]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    answer.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn the_demo_moves_a_tenant_and_goes_on_where_it_left() {
+    let files = Files::new();
+    let data = files.0.path().to_str().unwrap();
+    let first = demo(data);
+    let steps: Vec<&str> = first.iter().map(|step| step["step"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["shards", "writes", "move", "late"]);
+    assert_eq!(first[2]["rows"], 251);
+    assert!(first[3]["refused"].as_str().unwrap().contains("version 2 is needed"));
+    let second = demo(data);
+    assert_eq!(second[2]["from"], first[2]["to"], "the tenant is where it was moved to");
+    assert_eq!(second[2]["routingVersion"], 3);
+    assert_eq!(second[2]["rows"], 502);
+}
+
+#[test]
+fn verify_tells_a_sound_shard_from_a_damaged_one() {
+    let files = Files::new();
+    let data = files.0.path().to_str().unwrap();
+    demo(data);
+    let sound = isles(&["verify", data]);
+    assert_eq!(sound.code, 0, "{}", sound.err);
+    assert_eq!(sound.out.lines().filter(|line| line.ends_with("all sound")).count(), 4, "{}", sound.out);
+    let shard = files.0.path().join("demo/s1/shard.db");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let damaged = isles(&["verify", shard.to_str().unwrap(), "--json"]);
+    assert_eq!(damaged.code, 1);
+    assert_eq!((&damaged.json()["valid"], damaged.json()["badPages"].as_array().unwrap().len()), (&json!(false), 1));
+    assert_eq!(isles(&["verify", data]).code, 1);
+}
+
+#[test]
+fn verify_refuses_what_is_no_shard() {
+    let files = Files::new();
+    let text = files.put("notes.txt", "no shard");
+    assert_eq!(isles(&["verify", &text]).code, 1);
+    let empty = isles(&["verify", files.0.path().to_str().unwrap()]);
+    assert_eq!((empty.code, empty.err.contains("shard.db")), (2, true), "{}", empty.err);
+    assert_eq!(isles(&["verify", "/no/such/folder", "--json"]).error()["code"], "io");
+}
+
+#[test]
+fn a_backup_is_a_whole_shard() {
+    let files = Files::new();
+    let data = files.0.path().to_str().unwrap();
+    demo(data);
+    let (shard, copy) = (files.0.path().join("demo/s0/shard.db"), files.0.path().join("copy.db"));
+    let (shard, copy) = (shard.to_str().unwrap(), copy.to_str().unwrap());
+    let backup = isles(&["backup", shard, "--to", copy, "--json"]);
+    assert_eq!(backup.code, 0, "{}", backup.err);
+    assert!(backup.json()["pages"].as_u64().unwrap() > 5);
+    assert_eq!(isles(&["verify", copy]).code, 0);
+    let again = isles(&["backup", shard, "--to", copy, "--json"]);
+    assert!(again.error()["message"].as_str().unwrap().contains("exists already"));
+    assert_eq!(isles(&["backup", "/no/such/shard.db", "--to", copy]).code, 2);
+}

@@ -5,6 +5,7 @@
 //!   * [`error`]     what can go wrong, for branching and for people
 //!   * [`fence`]     which units a shard serves, and from which routing version on
 //!   * [`shard`]     the trait
+//!   * `rows`        checks of rows that come from elsewhere
 //!   * [`digest`]    summaries of rows that agree across engines
 //!   * [`sqlite`]    a shard that is a SQLite file
 //!   * [`postgres`]  a shard that is a PostgreSQL database
@@ -14,5 +15,6 @@ pub mod env;
 pub mod error;
 pub mod fence;
 pub mod postgres;
+mod rows;
 pub mod shard;
 pub mod sqlite;

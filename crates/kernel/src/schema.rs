@@ -84,6 +84,18 @@ pub enum OnChange {
     SetNull,
 }
 
+impl OnChange {
+    /// As both dialects write it.
+    pub fn sql(self) -> &'static str {
+        match self {
+            OnChange::NoAction => "NO ACTION",
+            OnChange::Restrict => "RESTRICT",
+            OnChange::Cascade => "CASCADE",
+            OnChange::SetNull => "SET NULL",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForeignKey {
     pub name: String,

@@ -21,6 +21,7 @@ use super::pool::Conn;
 use super::unique;
 use super::value::Param;
 use crate::error::{Result, ShardError};
+use crate::rows::{check_incoming, check_row};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value, key_bytes};
@@ -33,7 +34,7 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     if batch.rows.len() > MAX_APPLY_ROWS {
         return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
     }
-    batch.rows.iter().try_for_each(|row| check_incoming(schema, row))?;
+    batch.rows.iter().try_for_each(|row| check_incoming(schema.table(&row.table)?, row))?;
     begin_foreign(conn).await?;
     lock_stream(conn, batch).await?;
     let newest = newest_of(schema, batch)?;
@@ -50,46 +51,6 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     }
     applied.stale = batch.rows.len() as u64 - applied.written - applied.deleted;
     Ok(applied)
-}
-
-fn check_incoming(schema: &Schema, incoming: &Incoming) -> Result<()> {
-    let table = schema.table(&incoming.table)?;
-    check_unit(table, &incoming.unit)?;
-    if let Some(row) = &incoming.row {
-        check_row(table, row)?;
-        if table.key_of(&incoming.unit, row) != incoming.key {
-            return Err(ShardError::invalid(format!("a row of \"{}\" has another key than it says", table.name)));
-        }
-    }
-    if incoming.key.len() != table.physical_key().len() {
-        return Err(ShardError::invalid(format!(
-            "a key of \"{}\" has {} values",
-            table.name,
-            table.physical_key().len()
-        )));
-    }
-    Ok(())
-}
-
-fn check_unit(table: &Table, unit: &Unit) -> Result<()> {
-    let right = match (&table.kind, unit) {
-        (TableKind::Hash { group, .. }, Unit::Bucket(own, bucket)) => group == own && i32::try_from(bucket.0).is_ok(),
-        (TableKind::Tenant, Unit::Tenant(_)) | (TableKind::Reference | TableKind::Global, Unit::Shared) => true,
-        _ => false,
-    };
-    if right { Ok(()) } else { Err(ShardError::invalid(format!("table \"{}\" has no rows of {unit}", table.name))) }
-}
-
-fn check_row(table: &Table, row: &[Value]) -> Result<()> {
-    if row.len() != table.columns.len() {
-        return Err(ShardError::invalid(format!("a row of \"{}\" has {} values", table.name, table.columns.len())));
-    }
-    match row.iter().zip(&table.columns).find(|(value, column)| !value.fits(column.ty)) {
-        Some((_, column)) => {
-            Err(ShardError::statement("42804", format!("column \"{}\" is of another type", column.name)))
-        }
-        None => Ok(()),
-    }
 }
 
 async fn begin_foreign(conn: &Conn) -> Result<()> {
@@ -398,8 +359,7 @@ pub(super) async fn import(
     }
     let table = schema.table(name)?;
     for row in rows {
-        check_unit(table, &row.unit)?;
-        check_row(table, &row.values)?;
+        check_row(table, &row.unit, &row.values)?;
     }
     conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
     let values = match mode {

@@ -9,8 +9,7 @@
 
 use super::value::type_of;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Column, ForeignKey, Key, OnChange, Schema, SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table,
-    TableKind,
+    BUCKET_COLUMN, Column, ForeignKey, Key, Schema, SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
 };
 use isles_kernel::value::{DataType, Value};
 
@@ -165,18 +164,9 @@ fn foreign_key(table: &Table, foreign: &ForeignKey, schema: &Schema) -> String {
         columns(&from),
         table_name(&foreign.table),
         columns(&to),
-        action(foreign.on_delete),
-        action(foreign.on_update),
+        foreign.on_delete.sql(),
+        foreign.on_update.sql(),
     )
-}
-
-fn action(action: OnChange) -> &'static str {
-    match action {
-        OnChange::NoAction => "NO ACTION",
-        OnChange::Restrict => "RESTRICT",
-        OnChange::Cascade => "CASCADE",
-        OnChange::SetNull => "SET NULL",
-    }
 }
 
 fn triggers(table: &Table) -> Vec<String> {

@@ -13,6 +13,7 @@ use super::ddl;
 use super::raw::Db;
 use super::writer::Writer;
 use crate::error::{Result, ShardError};
+use crate::rows::{check_incoming, check_row};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, Table, TableKind, Unit};
@@ -93,29 +94,6 @@ fn physical(unit: &Unit, values: &[Value]) -> Vec<Value> {
     hidden.into_iter().chain(values.iter().cloned()).collect()
 }
 
-fn check_row(table: &Table, unit: &Unit, values: &[Value]) -> Result<()> {
-    let fits = match (&table.kind, unit) {
-        (TableKind::Hash { group, buckets, .. }, Unit::Bucket(of, bucket)) => of == group && bucket.0 < *buckets,
-        (TableKind::Tenant, Unit::Tenant(_)) => true,
-        (TableKind::Reference | TableKind::Global, Unit::Shared) => true,
-        _ => false,
-    };
-    if !fits {
-        return Err(ShardError::invalid(format!("{unit} is no unit of table \"{}\"", table.name)));
-    }
-    if values.len() != table.columns.len() {
-        let message =
-            format!("table \"{}\" has {} columns, a row has {}", table.name, table.columns.len(), values.len());
-        return Err(ShardError::invalid(message));
-    }
-    match table.columns.iter().zip(values).find(|(column, value)| !value.fits(column.ty)) {
-        Some((column, _)) => {
-            Err(ShardError::statement("42804", format!("a value does not fit column \"{}\"", column.name)))
-        }
-        None => Ok(()),
-    }
-}
-
 pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     let schema = writer.state.schema.clone();
     let db = writer.applier()?;
@@ -189,21 +167,6 @@ fn make_room(db: &mut Db, writes: &TableWrites, incoming: &Incoming, row: &[Valu
         }
     }
     Ok(true)
-}
-
-fn check_incoming(table: &Table, incoming: &Incoming) -> Result<()> {
-    let Some(row) = &incoming.row else {
-        let columns = table.physical_key().len();
-        if incoming.key.len() != columns {
-            return Err(ShardError::invalid(format!("the key of \"{}\" has {columns} columns", table.name)));
-        }
-        return Ok(());
-    };
-    check_row(table, &incoming.unit, row)?;
-    if table.key_of(&incoming.unit, row) != incoming.key {
-        return Err(ShardError::invalid(format!("a row of \"{}\" does not match its key", table.name)));
-    }
-    Ok(())
 }
 
 /// A row that was here before the stream, with the same key but of another unit, belongs to someone else.

@@ -38,7 +38,7 @@ pub(super) fn quoted_list<'a>(names: impl IntoIterator<Item = &'a String>) -> St
 /// The statements that bring a shard from `old` through `change`.
 pub(super) fn statements(old: &Schema, change: &SchemaChange) -> Result<Vec<String>> {
     Ok(match change {
-        SchemaChange::CreateTable(table) => create_table(table)?,
+        SchemaChange::CreateTable(table) => create_table(old, table)?,
         SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", quoted(table))],
         SchemaChange::AddColumn { table, column } => {
             vec![format!("ALTER TABLE {} ADD COLUMN {}", quoted(table), column_definition(column))]
@@ -60,12 +60,12 @@ fn drop_object(object: &Object) -> String {
     }
 }
 
-fn create_table(table: &Table) -> Result<Vec<String>> {
+fn create_table(schema: &Schema, table: &Table) -> Result<Vec<String>> {
     let mut parts = hidden_definitions(table);
     parts.extend(table.columns.iter().map(column_definition));
     parts.push(format!("PRIMARY KEY ({})", quoted_list(&table.physical_key())));
     for foreign in &table.foreign_keys {
-        parts.push(foreign_definition(table, foreign)?);
+        parts.push(foreign_definition(schema, table, foreign)?);
     }
     let create =
         format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(&table.name), parts.join(",\n    "));
@@ -159,8 +159,10 @@ fn create_key(table: &Table, key: &Key) -> String {
     format!("CREATE {unique}INDEX {} ON {} ({})", quoted(&key.name), quoted(&table.name), quoted_list(&columns))
 }
 
-fn foreign_definition(table: &Table, foreign: &ForeignKey) -> Result<String> {
-    let tenant = matches!(table.kind, TableKind::Tenant);
+fn foreign_definition(schema: &Schema, table: &Table, foreign: &ForeignKey) -> Result<String> {
+    let target = if foreign.table == table.name { table } else { schema.table(&foreign.table)? };
+    // A reference table is everyone's: only a reference within the tenant is led by it.
+    let tenant = matches!(target.kind, TableKind::Tenant);
     if tenant && [foreign.on_delete, foreign.on_update].contains(&OnChange::SetNull) {
         // SQLite would null the tenant as well.
         return Err(ShardError::statement("0A000", "SET NULL is not supported on tenant tables of SQLite shards"));
@@ -174,16 +176,7 @@ fn foreign_definition(table: &Table, foreign: &ForeignKey) -> Result<String> {
         quoted_list(&columns),
         quoted(&foreign.table),
         quoted_list(&references),
-        action(foreign.on_delete),
-        action(foreign.on_update),
+        foreign.on_delete.sql(),
+        foreign.on_update.sql(),
     ))
-}
-
-fn action(action: OnChange) -> &'static str {
-    match action {
-        OnChange::NoAction => "NO ACTION",
-        OnChange::Restrict => "RESTRICT",
-        OnChange::Cascade => "CASCADE",
-        OnChange::SetNull => "SET NULL",
-    }
 }

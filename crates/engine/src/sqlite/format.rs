@@ -21,6 +21,8 @@ const FORMAT: i64 = 1;
 
 /// Names in the meta table.
 pub(super) const SCHEMA: &str = "schema";
+/// The schema one version earlier: it tells whether a change has been made already.
+pub(super) const SCHEMA_BEFORE: &str = "schema_before";
 /// Position and transaction of the last record that was trimmed, so that neither ever falls.
 pub(super) const TRIMMED_SEQ: &str = "trimmed_seq";
 pub(super) const TRIMMED_TXN: &str = "trimmed_txn";
@@ -62,7 +64,7 @@ pub(super) fn load(db: &mut Db) -> Result<State> {
     let trimmed = Seq(meta_int(db, TRIMMED_SEQ)?);
     let (seq, txn) = last_record(db)?.unwrap_or((trimmed, TxnId(meta_int(db, TRIMMED_TXN)?)));
     Ok(State {
-        schema: Arc::new(load_schema(db)?),
+        schema: Arc::new(load_schema(db, SCHEMA)?),
         fences: Arc::new(load_fences(db)?),
         seq,
         txn,
@@ -73,8 +75,8 @@ pub(super) fn load(db: &mut Db) -> Result<State> {
     })
 }
 
-pub(super) fn load_schema(db: &mut Db) -> Result<Schema> {
-    match get_meta(db, SCHEMA, DataType::Text)? {
+pub(super) fn load_schema(db: &mut Db, name: &str) -> Result<Schema> {
+    match get_meta(db, name, DataType::Text)? {
         Some(Value::Text(body)) => serde_json::from_str(&body).map_err(|_| damaged("schema")),
         _ => Ok(Schema::default()),
     }

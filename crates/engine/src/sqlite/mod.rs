@@ -451,7 +451,7 @@ impl Shard for SqliteShard {
 fn change_schema(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
     let now = writer.state.schema.clone();
     if now.version != from {
-        return already_changed(&now, from, changes);
+        return already_changed(writer, from, changes);
     }
     let mut step = Schema::clone(&now);
     for change in changes {
@@ -467,27 +467,11 @@ fn change_schema(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChan
 }
 
 /// A change that was asked for twice is done once; the caller may not have heard of the first time.
-fn already_changed(now: &Arc<Schema>, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
-    let message = format!("the schema is at version {}, not {from}", now.version);
-    if now.version != from.next() || !changes.iter().all(|change| holds(now, change)) {
-        return Err(ShardError::Conflict(message));
+fn already_changed(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
+    let now = writer.state.schema.clone();
+    let before = format::load_schema(&mut writer.db, format::SCHEMA_BEFORE)?;
+    if before.version == from && before.apply(changes).is_ok_and(|asked| asked == *now) {
+        return Ok(now);
     }
-    Ok(now.clone())
-}
-
-/// Whether a schema looks as if `change` had been made last.
-fn holds(schema: &Schema, change: &SchemaChange) -> bool {
-    let table = |name: &String| schema.tables.get(name);
-    match change {
-        SchemaChange::CreateTable(made) => table(&made.name).is_some(),
-        SchemaChange::DropTable { table: name } => table(name).is_none(),
-        SchemaChange::AddColumn { table: name, column } => table(name).is_some_and(|t| t.columns.contains(column)),
-        SchemaChange::DropColumn { table: name, column } => table(name).is_some_and(|t| t.position(column).is_none()),
-        SchemaChange::CreateKey { table: name, key } => table(name).is_some_and(|t| t.keys.contains(key)),
-        SchemaChange::DropKey { table: name, key } => {
-            table(name).is_some_and(|t| !t.keys.iter().any(|k| k.name == *key))
-        }
-        SchemaChange::CreateObject(object) => schema.objects.get(&object.name) == Some(object),
-        SchemaChange::DropObject { name } => !schema.objects.contains_key(name),
-    }
+    Err(ShardError::Conflict(format!("the schema is at version {}, not {from}", now.version)))
 }

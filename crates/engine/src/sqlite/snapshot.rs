@@ -32,7 +32,7 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Result<Box<dyn Snapshot>> {
         let db = guard.db();
         db.own("BEGIN", &[], &[])?;
         let seq = format::current_seq(db)?;
-        let schema = Arc::new(format::load_schema(db)?);
+        let schema = Arc::new(format::load_schema(db, format::SCHEMA)?);
         Ok((guard, seq, schema))
     };
     let (reader, seq, schema) = shared.on_pool(job).await?.map_err(reader::read_error)?;

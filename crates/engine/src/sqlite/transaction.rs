@@ -27,7 +27,7 @@ const MAX_SAVEPOINTS: usize = 1_000;
 /// The connection of a transaction.
 enum Held {
     Writer(WriterGuard),
-    Reader(ReaderGuard),
+    Reader(Box<ReaderGuard>),
 }
 
 impl Held {
@@ -96,7 +96,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
     let first_fences = (begin.access == Access::Read).then(|| shared.published.load().fences.clone());
     let held = match begin.access {
         Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
-        Access::Read => Held::Reader(reader::checkout(shared, deadline).await?),
+        Access::Read => Held::Reader(Box::new(reader::checkout(shared, deadline).await?)),
     };
     let mut transaction = SqliteTransaction {
         held: Some(held),

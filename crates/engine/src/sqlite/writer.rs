@@ -21,7 +21,7 @@
 
 use super::capture;
 use super::raw::{Db, Role};
-use super::{Planted, SqliteOptions, log};
+use super::{Planted, SqliteOptions, format, log};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Fence, FenceTable};
@@ -168,8 +168,8 @@ impl Writer {
     /// Opens the shard's file, making it if there is none.
     pub(super) fn open(path: &Path, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Writer> {
         let mut db = Db::open(path, Role::Writer, env.clone(), options)?;
-        super::format::prepare(&mut db, path)?;
-        let state = super::format::load(&mut db)?;
+        format::prepare(&mut db, path)?;
+        let state = format::load(&mut db)?;
         capture::install(&mut db, &state.schema);
         db.release_memory();
         let path = path.to_path_buf();
@@ -318,15 +318,17 @@ impl Writer {
     pub(super) fn set_fences(&mut self, fences: &[Fence]) -> Result<()> {
         let mut table = FenceTable::clone(&self.state.fences);
         fences.iter().try_for_each(|fence| table.set(fence))?;
-        super::format::store_fences(&mut self.db, &self.state.fences, &table)?;
+        format::store_fences(&mut self.db, &self.state.fences, &table)?;
         self.state.fences = Arc::new(table);
         Ok(())
     }
 
     /// Changes the schema, within a transaction.
     pub(super) fn set_schema(&mut self, schema: Schema) -> Result<()> {
-        let body = serde_json::to_string(&schema).map_err(|error| ShardError::invalid(error.to_string()))?;
-        super::format::put_meta(&mut self.db, super::format::SCHEMA, Value::Text(body))?;
+        for (name, schema) in [(format::SCHEMA_BEFORE, &*self.state.schema), (format::SCHEMA, &schema)] {
+            let body = serde_json::to_string(schema).map_err(|error| ShardError::invalid(error.to_string()))?;
+            format::put_meta(&mut self.db, name, Value::Text(body))?;
+        }
         let capture = self.capture();
         capture.set_schema(&schema);
         self.state.schema = Arc::new(schema);

@@ -244,6 +244,7 @@ on_both_engines! {
         a_column_of_any_type_has_its_default,
         unique_keys_come_and_go,
         a_tenants_unique_key_is_its_own,
+        a_tenants_row_may_refer_to_a_reference_table,
         a_dropped_table_is_gone_and_may_come_back_otherwise,
         views_and_triggers_come_and_go,
         a_statement_run_before_a_change_is_right_after_it,

@@ -7,7 +7,7 @@ use isles_engine::error::ShardError;
 use isles_engine::fence::Access;
 use isles_engine::shard::Statement;
 use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{Column, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TableKind};
+use isles_kernel::schema::{Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TableKind};
 use isles_kernel::value::{DataType, Value};
 use std::time::Duration;
 
@@ -179,6 +179,26 @@ pub(crate) async fn a_tenants_unique_key_is_its_own(world: World) {
         assert_eq!(sqlstate(&error), "23505", "{name:?}");
     }
     assert_eq!(db.rows("notes").await.len(), 3);
+}
+
+/// A reference table is everyone's; within the tenant a reference is led by it, and to such a table it is not.
+pub(crate) async fn a_tenants_row_may_refer_to_a_reference_table(world: World) {
+    let titles = table("titles", TableKind::Reference, &[("name", TEXT)], &["name"]);
+    let mut notes = notes();
+    notes.foreign_keys = vec![ForeignKey {
+        name: "notes_title".into(),
+        columns: vec!["body".into()],
+        table: "titles".into(),
+        references: vec!["name".into()],
+        on_delete: OnChange::Restrict,
+        on_update: OnChange::NoAction,
+    }];
+    let db = world.shard_with(vec![titles, notes]).await;
+    db.must("INSERT INTO titles (name) VALUES ('known')", vec![]).await;
+    db.put_note(Some("acme"), 1, "known").await;
+    db.put_note(None, 1, "known").await;
+    let error = db.write(vec![insert_note(db.engine(), Some("acme"), 2, "unknown")]).await.unwrap_err();
+    assert_eq!(sqlstate(&error), "23503");
 }
 
 pub(crate) async fn a_dropped_table_is_gone_and_may_come_back_otherwise(world: World) {

@@ -14,7 +14,7 @@
 //!   * I-29      the log has exactly the committed changes, in an order that respects every dependency
 //!   * I-30      a reader of the log never skips a change
 
-use crate::error::Result;
+use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Fence};
 use async_trait::async_trait;
 use isles_kernel::change::Change;
@@ -26,12 +26,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Rows of an export page (seed: 1 to 500, 200 when not said).
+/// Rows of an export page: few enough for one HTTP answer.
 pub const EXPORT_ROWS: RangeInclusive<usize> = 1..=500;
+/// Rows of an export page when not said.
 pub const DEFAULT_EXPORT_ROWS: usize = 200;
-/// Changes of a page of events (seed: 1 to 2,000, 500 when not said).
+/// Changes of a page of the log: few enough to be decoded in a moment.
 pub const EVENT_ROWS: RangeInclusive<usize> = 1..=2_000;
-pub const DEFAULT_EVENT_ROWS: usize = 500;
 /// Rows of an internal page; beyond it a page is a burden on memory rather than a saving of round trips.
 pub const MAX_PAGE_ROWS: usize = 10_000;
 /// Rows or changes of one apply; it is one transaction and holds the writer.
@@ -372,6 +372,16 @@ pub trait Shard: Send + Sync {
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState>;
     /// Forgets a stream: its position, and the versions and tombstones of its rows.
     async fn forget_stream(&self, stream: &StreamId) -> Result<()>;
+
+    /// Reads a page of rows as they are now; an operator's way to take rows out. 200 rows when not said.
+    async fn export(&self, range: &KeyRange, rows: Option<usize>) -> Result<Page> {
+        let rows = rows.unwrap_or(DEFAULT_EXPORT_ROWS);
+        if !EXPORT_ROWS.contains(&rows) {
+            let message = format!("an export has 1 to {} rows, not {rows}", EXPORT_ROWS.end());
+            return Err(ShardError::Invalid(message));
+        }
+        self.snapshot().await?.page(range, rows).await
+    }
 
     /// Writes a page of rows, in one transaction, captured like any write. `rows` are of one table.
     async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64>;

@@ -1,10 +1,30 @@
-//! Import: a page of rows written as clients would write them.
+//! Export and import: pages of rows, read as they are and written as clients would write them.
 
 use crate::fixtures::World;
 use crate::given::*;
 use crate::seen::check_log;
-use isles_engine::shard::{ImportMode, StoredRow};
+use isles_engine::shard::{ImportMode, KeyRange, StoredRow};
 use isles_kernel::schema::Unit;
+
+pub(crate) async fn an_export_is_read_page_by_page_and_imported_elsewhere(world: World) {
+    let (from, to) = (world.shard().await, world.shard().await);
+    let rows: Vec<StoredRow> = (0..450).map(|id| user_row(id, "x", id)).collect();
+    from.import("users", rows.clone(), ImportMode::Insert).await.unwrap();
+    let mut range = KeyRange::table("users");
+    let mut sizes = Vec::new();
+    loop {
+        let page = from.export(&range, None).await.unwrap();
+        sizes.push(page.rows.len());
+        to.import("users", page.rows, ImportMode::Upsert).await.unwrap();
+        let Some(next) = page.next else { break };
+        range.after = Some(next);
+    }
+    assert_eq!(sizes, [200, 200, 50], "a page has 200 rows when not said");
+    assert_eq!(to.rows("users").await, rows);
+    for (asked, refused) in [(0, true), (1, false), (500, false), (501, true)] {
+        assert_eq!(from.export(&KeyRange::table("users"), Some(asked)).await.is_err(), refused, "{asked}");
+    }
+}
 
 pub(crate) async fn an_imported_page_is_written_and_captured(world: World) {
     let db = world.shard().await;

@@ -215,6 +215,7 @@ on_both_engines! {
         two_appliers_of_one_stream_do_no_harm,
     }
     imports {
+        an_export_is_read_page_by_page_and_imported_elsewhere,
         an_imported_page_is_written_and_captured,
         an_upsert_replaces_rows_of_its_unit,
         an_insert_refuses_the_page_when_a_key_is_there,

@@ -181,6 +181,7 @@ fn take_members(queue: &mut Queue, group: &mut Vec<Box<dyn Member>>, most: usize
 
 /// The job: runs groups until nothing waits or the writer is held.
 fn run(shared: &Arc<Shared>) {
+    let _guard = StopOnPanic(shared);
     let mut writer = shared.queue().writer.take();
     for _ in 0..GROUPS_PER_JOB {
         match next(shared, &mut writer) {
@@ -211,6 +212,20 @@ fn run(shared: &Arc<Shared>) {
     }
     shared.queue().writer = writer;
     schedule(shared);
+}
+
+/// A job that panics takes the writer with it. Nobody may wait for what will not come: the shard stops.
+struct StopOnPanic<'a>(&'a Shared);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(ShardError::Stopped("the writer has failed".into()));
+            refuse_if_stopped(self.0);
+            // Whoever waits for the shard to close finds that it has.
+            self.0.queue().items.clear();
+        }
+    }
 }
 
 fn run_one(shared: &Shared, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) {

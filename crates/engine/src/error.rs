@@ -5,47 +5,11 @@
 //!
 //! *May have happened* is a variant of its own: whoever retries it as if nothing had happened doubles a write.
 
+pub use isles_kernel::error::SqlError;
 use isles_kernel::names::RoutingVersion;
 use isles_kernel::schema::{SchemaError, Unit};
-use std::fmt;
 
 pub type Result<T> = std::result::Result<T, ShardError>;
-
-/// An error as PostgreSQL reports it to a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SqlError {
-    /// Five characters of SQLSTATE.
-    pub sqlstate: &'static str,
-    pub message: String,
-    pub detail: Option<String>,
-    pub hint: Option<String>,
-}
-
-impl SqlError {
-    pub fn new(sqlstate: &'static str, message: impl Into<String>) -> SqlError {
-        SqlError { sqlstate, message: message.into(), detail: None, hint: None }
-    }
-
-    pub fn with_detail(mut self, detail: impl Into<String>) -> SqlError {
-        self.detail = Some(detail.into());
-        self
-    }
-
-    pub fn with_hint(mut self, hint: impl Into<String>) -> SqlError {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl fmt::Display for SqlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.sqlstate)?;
-        if let Some(detail) = &self.detail {
-            write!(f, ": {detail}")?;
-        }
-        Ok(())
-    }
-}
 
 /// What a caller must do next.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,7 @@
 //! So every rule below can be tested exhaustively or by properties, and replayed in simulation.
 //!
 //! In reading order:
+//!   * [`error`]      errors for people, as PostgreSQL words them
 //!   * [`names`]      the newtypes that travel: tenants, shards, buckets, versions, positions
 //!   * [`hash`]       FNV-1a over UTF-16, and the old float variant for reading old data
 //!   * [`id`]         self-routing ids and instance names
@@ -14,6 +15,7 @@
 //!   * [`change`]     row changes, as the change log records them
 
 pub mod change;
+pub mod error;
 pub mod hash;
 pub mod id;
 pub mod names;

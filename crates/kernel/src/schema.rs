@@ -38,14 +38,46 @@ pub struct Column {
     pub ty: DataType,
     #[serde(default)]
     pub nullable: bool,
-    /// What a row gets that does not name this column.
+    /// What rows get that were there before the column was; and what a row gets that does not name it, where nobody
+    /// computes `default_sql`.
     #[serde(default)]
     pub default: Option<Value>,
+    /// The declared type, when it is more than the carrier `ty` says: `varchar(20)`, `jsonb`, `numeric(10,2)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql_type: Option<SqlType>,
+    /// The default as an expression of PostgreSQL's dialect. The router computes it for each row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_sql: Option<String>,
+    /// `GENERATED … AS IDENTITY`; the numbers come from the sequence of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+}
+
+/// PostgreSQL's number of a type, and its modifier (-1 for none).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SqlType {
+    pub oid: u32,
+    pub modifier: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub sequence: String,
+    /// `GENERATED ALWAYS`: a value may not be given.
+    pub always: bool,
 }
 
 impl Column {
     pub fn new(name: &str, ty: DataType) -> Column {
-        Column { name: name.into(), ty, nullable: true, default: None }
+        Column {
+            name: name.into(),
+            ty,
+            nullable: true,
+            default: None,
+            sql_type: None,
+            default_sql: None,
+            identity: None,
+        }
     }
 
     pub fn not_null(mut self) -> Column {
@@ -212,12 +244,42 @@ pub enum SchemaChange {
     DropObject { name: String },
 }
 
+/// A view. It is no object of a shard: the binder puts its query in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    pub name: String,
+    /// The query, in PostgreSQL's dialect, as it was given.
+    pub sql: String,
+    /// The columns' names, which may differ from the query's, and their types when the view was made.
+    pub columns: Vec<(String, SqlType)>,
+}
+
+/// A source of numbers, unique over all shards. Its position is in the catalog.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sequence {
+    pub name: String,
+    pub start: i64,
+    pub increment: i64,
+    pub min: i64,
+    pub max: i64,
+    pub cycle: bool,
+    /// `smallint`, `integer` or `bigint`.
+    pub ty: DataType,
+    /// The table and column it is dropped with.
+    #[serde(default)]
+    pub owner: Option<(String, String)>,
+}
+
 /// Everything a shard holds, at one version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     pub version: SchemaVersion,
     pub tables: BTreeMap<String, Table>,
     pub objects: BTreeMap<String, Object>,
+    #[serde(default)]
+    pub views: BTreeMap<String, View>,
+    #[serde(default)]
+    pub sequences: BTreeMap<String, Sequence>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

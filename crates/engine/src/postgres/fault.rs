@@ -52,6 +52,10 @@ fn from_server(error: &DbError) -> ShardError {
             message: error.message().into(),
             detail: error.detail().map(Into::into),
             hint: error.hint().map(Into::into),
+            position: None,
+            table: error.table().map(Into::into),
+            column: error.column().map(Into::into),
+            constraint: error.constraint().map(Into::into),
         }),
     }
 }

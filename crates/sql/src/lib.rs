@@ -1,0 +1,10 @@
+//! PostgreSQL's dialect, without I/O.
+//!
+//! In reading order:
+//!   * [`types`]  types as PostgreSQL numbers them
+//!   * [`tree`]   the bound tree
+//!   * [`plan`]   what runs on which shards
+
+pub mod plan;
+pub mod tree;
+pub mod types;

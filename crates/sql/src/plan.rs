@@ -1,0 +1,246 @@
+//! Plans: what runs on which shards, and what becomes of the rows.
+//!
+//!     Statement ──scope──► every tenant table carries its tenant ──route──► Target ──split──► fragments
+//!
+//! A plan says nothing of shards by name. A [`Target`] is resolved with the parameters and the routing of the moment
+//! of execution, so a cached plan cannot send anybody to where a bucket was.
+//!
+//! A fragment is a bound tree, printed once for each engine that needs it.
+
+use crate::tree::{Context, Expr, Field, Statement};
+use crate::types::Type;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::GroupName;
+use isles_kernel::schema::Table;
+use isles_kernel::value::{DataType, Value};
+use std::sync::{Arc, OnceLock};
+
+/// How a statement that reads or writes rows is carried out.
+#[derive(Debug)]
+pub enum Plan {
+    Query(QueryPlan),
+    Insert(InsertPlan),
+    Modify(ModifyPlan),
+    Rewrite(RewritePlan),
+}
+
+/// Rows out.
+#[derive(Debug)]
+pub struct QueryPlan {
+    pub fields: Vec<Field>,
+    pub root: Node,
+    /// Whether rows are locked (`FOR UPDATE`): the shards are entered as writers.
+    pub locks: bool,
+}
+
+#[derive(Debug)]
+pub enum Node {
+    Shards(Box<ShardsNode>),
+    Stage(Box<StageNode>),
+}
+
+/// A fragment on the shards of its target, and its rows merged.
+#[derive(Debug)]
+pub struct ShardsNode {
+    pub fragment: Fragment,
+    pub target: Target,
+    pub touches: Vec<Touch>,
+    pub merge: Merge,
+    /// Applied by the router, and only where more than one shard is asked: a fragment that runs on one shard alone has
+    /// them in its own text too. So a fragment is printed with `LIMIT limit + offset`, and, when the target turns out
+    /// to be one shard, the router still applies these to what it returns.
+    pub limit: Option<Expr>,
+    pub offset: Option<Expr>,
+    /// Columns that go on; the fragment may have more, for merging alone, which come last.
+    pub visible: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Merge {
+    /// In any order.
+    Concat,
+    /// Each shard's rows are ordered by these columns, and so is the whole.
+    Ordered(Vec<MergeKey>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergeKey {
+    pub column: usize,
+    pub ty: Type,
+    pub descending: bool,
+    pub nulls_first: bool,
+}
+
+/// Inputs gathered into tables of a temporary database, and a query over them. A stage without inputs evaluates
+/// expressions.
+#[derive(Debug)]
+pub struct StageNode {
+    pub inputs: Vec<StageInput>,
+    /// Its relations are all [`crate::tree::RelationSource::Staged`], by the inputs' names.
+    pub query: Fragment,
+}
+
+#[derive(Debug)]
+pub struct StageInput {
+    /// The staged table's name.
+    pub name: String,
+    pub columns: Vec<Field>,
+    pub rows: StageRows,
+}
+
+#[derive(Debug)]
+pub enum StageRows {
+    Node(Node),
+    /// A table of `pg_catalog` or `information_schema`, as `schema.name`.
+    System(String),
+}
+
+/// Which shards.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// Any one: only reference tables are read.
+    Any,
+    /// The one that holds the global tables.
+    Home,
+    /// All that have buckets of the groups touched.
+    All,
+    /// All there are: a write to a reference table.
+    Every,
+    /// The shard of the session's tenant.
+    Tenant,
+    /// The shards of these keys. A key that has a null in it is nowhere.
+    Keys { group: GroupName, keys: Vec<KeyExprs> },
+    /// No shard: the statement can match nothing (`WHERE false`). The fragment runs nowhere; a grouped one is a stage.
+    Nowhere,
+}
+
+/// The values of a shard key, computed before any row is read.
+#[derive(Debug, Clone)]
+pub enum KeyExprs {
+    /// One for each column of the shard key.
+    Row(Vec<Expr>),
+    /// A shard key of one column: each element of this array.
+    Elements(Expr),
+}
+
+/// What a fragment touches, for the claims that the shards check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Touch {
+    /// Buckets of a group: those of the keys, or all that the shard has.
+    Group(GroupName),
+    Tenant,
+    /// Reference and global tables.
+    Shared,
+}
+
+/// A bound statement, to be printed for an engine.
+pub struct Fragment {
+    pub statement: Statement,
+    /// The columns it returns, hidden ones too.
+    pub fields: Vec<Field>,
+    sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
+    postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
+}
+
+/// A statement in an engine's dialect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Printed {
+    pub sql: Arc<str>,
+    /// What to bind, in order.
+    pub params: Vec<ParamSource>,
+    /// The carriers of the result's columns.
+    pub columns: Arc<[DataType]>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ParamSource {
+    /// The client's parameter n, from 0. It is of this type.
+    Param(usize, Type),
+    Context(Context, Type),
+    Const(Value),
+}
+
+impl Fragment {
+    pub fn new(statement: Statement, fields: Vec<Field>) -> Fragment {
+        Fragment { statement, fields, sqlite: OnceLock::new(), postgres: OnceLock::new() }
+    }
+}
+
+impl std::fmt::Debug for Fragment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fragment").field("statement", &self.statement).finish_non_exhaustive()
+    }
+}
+
+/// Rows in. The router computes each row whole, defaults included, finds its shard, and inserts it there.
+#[derive(Debug)]
+pub struct InsertPlan {
+    pub table: Arc<Table>,
+    pub rows: InsertRows,
+    /// Inserts one row: parameter i is the table's column i, and the parameter after the last is the hidden column
+    /// (`_bucket`, or `_shard`), if the table has one. `ON CONFLICT` and `RETURNING` are in it; parameters of the
+    /// client's that these use follow, in the order of [`InsertPlan::extra`].
+    pub row: Fragment,
+    /// The client's parameters that come after the row's own.
+    pub extra: Vec<(usize, Type)>,
+    /// Positions of the shard key's columns; empty unless the table is hashed.
+    pub shard_key: Vec<usize>,
+    pub target: InsertTarget,
+    pub touches: Vec<Touch>,
+    pub returning: Option<Vec<Field>>,
+    /// The columns that identify a row for `ON CONFLICT DO UPDATE`, which may not touch a row twice (21000).
+    pub conflict_key: Option<Vec<usize>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InsertTarget {
+    /// By the hash of the shard key.
+    Bucket,
+    Tenant,
+    /// Every shard; `RETURNING` is taken from one.
+    Every,
+    Home,
+}
+
+#[derive(Debug)]
+pub enum InsertRows {
+    /// Whole rows in the table's column order, without any column reference.
+    Values(Vec<Vec<Expr>>),
+    /// A query whose fields are the columns of the table, in order.
+    Query(QueryPlan),
+}
+
+/// An update or delete that each shard does by itself.
+#[derive(Debug)]
+pub struct ModifyPlan {
+    pub fragment: Fragment,
+    pub target: Target,
+    pub touches: Vec<Touch>,
+    pub returning: Option<Vec<Field>>,
+    /// A reference table's copies all change; the count and `RETURNING` are one copy's.
+    pub every: bool,
+}
+
+/// An update or delete that no shard can do by itself: it moves rows, or depends on rows of other shards. The rows
+/// are read first, under the writers' locks, and then written by key.
+#[derive(Debug)]
+pub struct RewritePlan {
+    pub table: Arc<Table>,
+    /// Returns, for each row: its old columns whole, its new columns whole (an update), and the `RETURNING` values.
+    pub rows: QueryPlan,
+    pub kind: RewriteKind,
+    /// Deletes by key: parameters are the primary key's columns, then the hidden column's old value.
+    pub delete: Fragment,
+    /// As in [`InsertPlan`], without conflict and returning.
+    pub insert: Fragment,
+    pub shard_key: Vec<usize>,
+    pub target: InsertTarget,
+    pub touches: Vec<Touch>,
+    pub returning: Option<Vec<Field>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RewriteKind {
+    Update,
+    Delete,
+}

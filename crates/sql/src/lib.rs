@@ -5,10 +5,13 @@
 //!   * [`builtins`]  PostgreSQL's functions, operators, casts and types
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
+//!   * [`bind`]      the raw tree to the bound tree
 //!   * [`plan`]      what runs on which shards
 
+pub mod bind;
 pub mod builtins;
 pub mod parse;
 pub mod plan;
+pub mod system;
 pub mod tree;
 pub mod types;

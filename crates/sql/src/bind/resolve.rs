@@ -6,7 +6,7 @@
 
 use super::coerce::{can_coerce, can_coerce_all, category, common_type, is_preferred};
 use super::{Binder, Result};
-use crate::builtins::{self, CastContext, Function, FunctionKind, Operator};
+use crate::builtins::{self, CastContext, Function, Operator};
 use crate::tree::{Display, Expr, ExprKind};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
@@ -19,7 +19,7 @@ pub(super) struct Candidate {
     pub args: Vec<Oid>,
     /// How many of the arguments, from the end, are elements of the variadic array.
     pub variadic: usize,
-    /// Whether an array is given for the variadic parameter itself.
+    /// How many parameters, from the end, get their defaults.
     pub defaulted: usize,
 }
 
@@ -427,8 +427,4 @@ pub(super) fn is_volatile(expr: &Expr) -> bool {
 
 pub(super) fn is_aggregate_name(name: &str) -> bool {
     builtins::functions_named(name).iter().any(|f| f.kind.is_aggregate())
-}
-
-pub(super) fn is_window_only(kind: FunctionKind) -> bool {
-    kind == FunctionKind::Window
 }

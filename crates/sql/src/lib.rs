@@ -3,8 +3,10 @@
 //! In reading order:
 //!   * [`types`]  types as PostgreSQL numbers them
 //!   * [`tree`]   the bound tree
+//!   * [`bind`]   from the raw tree to statements whose names and types are known
 //!   * [`plan`]   what runs on which shards
 
+pub mod bind;
 pub mod plan;
 pub mod tree;
 pub mod types;

@@ -5,8 +5,10 @@
 //!   * [`builtins`]  PostgreSQL's functions, operators, casts and types
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
+//!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`plan`]      what runs on which shards
 
+pub mod bind;
 pub mod builtins;
 pub mod parse;
 pub mod plan;

@@ -6,10 +6,12 @@
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
+//!   * [`copy`]      COPY's formats
 //!   * [`plan`]      what runs on which shards
 
 pub mod bind;
 pub mod builtins;
+pub mod copy;
 pub mod parse;
 pub mod plan;
 pub mod tree;

@@ -7,10 +7,12 @@
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`plan`]      what runs on which shards
+//!   * [`print`]     fragments of plans as SQL of an engine
 
 pub mod bind;
 pub mod builtins;
 pub mod parse;
 pub mod plan;
+pub mod print;
 pub mod tree;
 pub mod types;

@@ -8,7 +8,7 @@
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
 //!   * [`plan`]      what runs on which shards
-//!   * [`print`]     fragments of plans as SQL of an engine
+//!   * [`print`]     the bound tree in an engine's dialect
 
 pub mod bind;
 pub mod builtins;

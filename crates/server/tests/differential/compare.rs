@@ -1,6 +1,6 @@
 //! One history on two databases, step by step.
 
-use crate::server::{Server, Setup};
+use crate::harness::{Server, Setup};
 use isles_sim::sqlgen::{Compare, Generator, Statement};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A fresh Isles and a fresh database of the oracle.
+//! A fresh Isles, over SQLite or PostgreSQL shards, and a fresh database of plain PostgreSQL beside it.
 
 use isles_sim::pgserver;
 use std::io::{BufRead, BufReader};
@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use tokio_postgres::{Client, NoTls};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Setup {
+pub enum Setup {
     Sqlite { shards: usize },
     Postgres { shards: usize },
 }
 
-pub(crate) struct Server {
+pub struct Server {
     process: Child,
     url: String,
     oracle: String,
@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(setup: Setup) -> Server {
+    pub async fn start(setup: Setup) -> Server {
         let data = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_isles"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data.path());
@@ -42,13 +42,13 @@ impl Server {
         Server { process, url, oracle: pgserver::shared().create_database(), _data: data }
     }
 
-    pub(crate) async fn isles(&self) -> Client {
+    pub async fn isles(&self) -> Client {
         let client = connect(&self.url).await;
         client.batch_execute("SET isles.tenant = 'acme'; SET TimeZone = 'UTC'").await.expect("settings");
         client
     }
 
-    pub(crate) async fn oracle(&self) -> Client {
+    pub async fn oracle(&self) -> Client {
         let client = connect(&self.oracle).await;
         client.batch_execute("SET TimeZone = 'UTC'").await.expect("settings");
         client

@@ -7,6 +7,7 @@
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
+//!   * [`system`]    pg_catalog and information_schema
 //!   * [`plan`]      what runs on which shards
 //!   * [`print`]     the bound tree in an engine's dialect
 
@@ -16,5 +17,6 @@ pub mod copy;
 pub mod parse;
 pub mod plan;
 pub mod print;
+pub mod system;
 pub mod tree;
 pub mod types;

@@ -28,6 +28,7 @@ mod coerce;
 mod compare;
 pub mod ddl;
 mod expr;
+mod expressions;
 mod from;
 mod group;
 mod input;
@@ -71,6 +72,22 @@ pub struct BindContext<'a> {
     pub database: &'a str,
     /// The session's time zone, for literals.
     pub time_zone: &'a str,
+    /// What a table is that does not say `kind`.
+    pub default_kind: utility::DefaultKind,
+    /// Buckets of a new group that does not say how many.
+    pub default_buckets: u32,
+}
+
+impl<'a> BindContext<'a> {
+    /// What the statements that are not about rows are given.
+    fn for_utility(&'a self, expressions: &'a expressions::OfBinder<'a>) -> utility::Context<'a> {
+        utility::Context {
+            schema: self.schema,
+            expressions,
+            default_kind: self.default_kind,
+            default_buckets: self.default_buckets,
+        }
+    }
 }
 
 /// A bound statement.
@@ -115,7 +132,10 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }
         Node::ExplainStmt(explain) => BoundStatement::Explain(Box::new(binder.explain(explain)?)),
-        other => BoundStatement::Other(Box::new(utility::bind(other, context)?)),
+        other => {
+            let expressions = expressions::OfBinder(context);
+            BoundStatement::Other(Box::new(utility::bind(other, &context.for_utility(&expressions))?))
+        }
     };
     Ok(Bound { statement, params: binder.finish_params()? })
 }

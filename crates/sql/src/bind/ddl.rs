@@ -1,1 +1,0 @@
-//! Statements that change the schema.

@@ -7,6 +7,8 @@
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
+//!   * [`text`]      values as text and on the wire
+//!   * [`runtime`]   what PostgreSQL's functions compute
 //!   * [`system`]    pg_catalog and information_schema
 //!   * [`plan`]      what runs on which shards
 //!   * [`print`]     the bound tree in an engine's dialect
@@ -17,6 +19,8 @@ pub mod copy;
 pub mod parse;
 pub mod plan;
 pub mod print;
+pub mod runtime;
 pub mod system;
+pub mod text;
 pub mod tree;
 pub mod types;

@@ -7,6 +7,8 @@
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
+//!   * [`scope`]     the session's tenant in every use of a tenant table
+//!   * [`route`]     what conditions say of shard keys
 //!   * [`plan`]      what runs on which shards
 
 pub mod bind;
@@ -14,5 +16,7 @@ pub mod builtins;
 pub mod copy;
 pub mod parse;
 pub mod plan;
+pub mod route;
+pub mod scope;
 pub mod tree;
 pub mod types;

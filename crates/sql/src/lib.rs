@@ -10,12 +10,16 @@
 //!   * [`scope`]     the session's tenant in every use of a tenant table
 //!   * [`route`]     what conditions say of shard keys
 //!   * [`plan`]      what runs on which shards
+//!   * [`print`]     the bound tree in an engine's dialect
+//!   * [`explain`]   a plan as text
 
 pub mod bind;
 pub mod builtins;
 pub mod copy;
+pub mod explain;
 pub mod parse;
 pub mod plan;
+pub mod print;
 pub mod route;
 pub mod scope;
 pub mod tree;

@@ -24,7 +24,7 @@ use crate::tree::{
 };
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{BUCKET_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::schema::{BUCKET_COLUMN, Table, TableKind};
 use isles_kernel::value::Value;
 use std::sync::Arc;
 
@@ -110,9 +110,6 @@ impl Planner {
         let table = table_of(&insert.target)?;
         let conflict_key = check_conflict(&table, insert.conflict.as_ref())?;
         check_row_expressions(&insert, &table)?;
-        if table.kind == TableKind::Tenant {
-            scope_conflict(&mut insert.conflict);
-        }
         let returning = insert.returning.as_ref().map(|returning| returning.columns.clone());
         let mut extra = Extra { first: own_parameters(&insert.target, &table), found: Vec::new() };
         extra.renumber(&mut insert);
@@ -456,13 +453,6 @@ fn check_row_expressions(insert: &Insert, table: &Table) -> Result<(), SqlError>
             Err(SqlError::unsupported(message).with_hint("Ask for it in a statement of its own."))
         }
         _ => Ok(()),
-    }
-}
-
-/// The key in the shard begins with the tenant.
-fn scope_conflict(conflict: &mut Option<Conflict>) {
-    if let Some(Conflict { target: Some(names), .. }) = conflict {
-        names.insert(0, TENANT_KEY_COLUMN.into());
     }
 }
 

@@ -9,6 +9,8 @@
 
 mod aggregate;
 pub(crate) mod build;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod functions;
 mod place;
 mod query;

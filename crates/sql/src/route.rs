@@ -15,7 +15,7 @@ use crate::plan::KeyExprs;
 use crate::plan::functions::is_rowless;
 use crate::plan::walk::{ColumnRef, conjuncts};
 use crate::tree::{CastHow, Display, Expr, ExprKind, Quantifier, RelId};
-use crate::types::{self, Oid, Type};
+use crate::types::{self, Type};
 use isles_kernel::value::Value;
 use std::collections::{BTreeSet, HashMap};
 
@@ -270,7 +270,7 @@ fn one_of(condition: &Expr) -> Option<(ColumnRef, OneOf)> {
         }
         ExprKind::OverArray { quantifier: Quantifier::Any, operator, left, array, .. } if operator == "=" => {
             let (column, ty) = plain_column(left)?;
-            let element = element_of(array.ty.oid)?;
+            let element = types::element_of(array.ty.oid)?;
             if !is_rowless(array) || !hash_alike(ty, element.into()) {
                 return None;
             }
@@ -327,29 +327,6 @@ pub(crate) fn hash_alike(a: Type, b: Type) -> bool {
     }
 }
 
-fn element_of(array: Oid) -> Option<Oid> {
-    const ELEMENTS: [(Oid, Oid); 17] = [
-        (types::BOOL_ARRAY, types::BOOL),
-        (types::BYTEA_ARRAY, types::BYTEA),
-        (types::INT2_ARRAY, types::INT2),
-        (types::INT4_ARRAY, types::INT4),
-        (types::INT8_ARRAY, types::INT8),
-        (types::TEXT_ARRAY, types::TEXT),
-        (types::VARCHAR_ARRAY, types::VARCHAR),
-        (types::NAME_ARRAY, types::NAME),
-        (types::FLOAT4_ARRAY, types::FLOAT4),
-        (types::FLOAT8_ARRAY, types::FLOAT8),
-        (types::NUMERIC_ARRAY, types::NUMERIC),
-        (types::DATE_ARRAY, types::DATE),
-        (types::TIME_ARRAY, types::TIME),
-        (types::TIMESTAMP_ARRAY, types::TIMESTAMP),
-        (types::TIMESTAMPTZ_ARRAY, types::TIMESTAMPTZ),
-        (types::UUID_ARRAY, types::UUID),
-        (types::OID_ARRAY, types::OID),
-    ];
-    ELEMENTS.iter().find(|(known, _)| *known == array).map(|(_, element)| *element)
-}
-
 /// Relations of which the condition is false or null when they are all nulls.
 fn strict_in(condition: &Expr) -> BTreeSet<RelId> {
     match &condition.kind {
@@ -381,4 +358,97 @@ fn null_with(expr: &Expr) -> BTreeSet<RelId> {
 /// Operators all of whose functions give null for a null.
 fn is_strict(operator: &str) -> bool {
     ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "~~", "~~*", "!~~", "~", "~*"].contains(&operator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixture::{and, col, equal, int};
+    use crate::types::Oid;
+
+    fn facts(conditions: &[Expr]) -> Facts {
+        let mut facts = Facts::default();
+        conditions.iter().for_each(|condition| facts.learn(&Fact::Condition(condition.clone())));
+        facts
+    }
+
+    fn value(facts: &Facts, rel: u32) -> Option<Expr> {
+        facts.value_in((RelId(rel), 0)).cloned()
+    }
+
+    #[test]
+    fn values_pass_through_equal_columns() {
+        let facts = facts(&[equal(col(1, 0), col(2, 0)), equal(col(3, 0), col(2, 0)), equal(int(5), col(3, 0))]);
+        for rel in [1, 2, 3] {
+            assert_eq!(value(&facts, rel), Some(int(5)));
+        }
+        assert_eq!(value(&facts, 4), None);
+    }
+
+    #[test]
+    fn the_condition_of_an_outer_join_says_nothing_of_the_side_that_is_kept() {
+        let mut facts = Facts::default();
+        let on = and(vec![equal(col(1, 0), col(2, 0)), equal(col(2, 0), int(5))]);
+        facts.wait(vec![BTreeSet::from([RelId(2)])], vec![Fact::Condition(on)]);
+        assert_eq!((value(&facts, 1), value(&facts, 2)), (None, None));
+        assert!(facts.may_be_null(RelId(2)));
+        let of_null_side = facts.of_relation(RelId(2), Purpose::Reaching);
+        assert_eq!(value(&of_null_side, 2), Some(int(5)));
+        // A condition that no null passes makes the join an inner one.
+        facts.learn(&Fact::Condition(equal(col(2, 1), int(1))));
+        assert_eq!((value(&facts, 1), value(&facts, 2)), (Some(int(5)), Some(int(5))));
+    }
+
+    #[test]
+    fn a_full_join_keeps_both_sides_until_both_are_asked_for() {
+        let full = || {
+            let mut facts = Facts::default();
+            let sides = vec![BTreeSet::from([RelId(1)]), BTreeSet::from([RelId(2)])];
+            facts.wait(sides, vec![Fact::Condition(equal(col(1, 0), int(5)))]);
+            facts
+        };
+        let mut facts = full();
+        facts.learn(&Fact::Condition(equal(col(1, 1), int(1))));
+        assert_eq!(value(&facts, 1), None, "the row may have no partner");
+        facts.learn(&Fact::Condition(equal(col(2, 1), int(1))));
+        assert_eq!(value(&facts, 1), Some(int(5)));
+        assert_eq!(value(&full().of_relation(RelId(1), Purpose::Reaching), 1), None);
+        assert_eq!(value(&full().of_relation(RelId(1), Purpose::Matching), 1), Some(int(5)));
+    }
+
+    #[test]
+    fn keys_are_the_product_of_lists_within_a_limit() {
+        let in_list = |at: usize, n: i64| {
+            let list = (0..n).map(int).collect();
+            let kind = ExprKind::InList { arg: Box::new(col(1, at)), list, equal: Oid(467), negated: false };
+            Expr::new(kind, types::BOOL)
+        };
+        let key = [(RelId(1), 0), (RelId(1), 1)];
+        assert_eq!(facts(&[in_list(0, 3), in_list(1, 2)]).keys(&key).map(|keys| keys.len()), Some(6));
+        assert_eq!(facts(&[in_list(0, 3)]).keys(&key).map(|keys| keys.len()), None);
+        assert_eq!(facts(&[in_list(0, 100), in_list(1, 100)]).keys(&key).map(|keys| keys.len()), None);
+    }
+
+    #[test]
+    fn only_types_whose_equal_values_hash_alike_say_something() {
+        let ty = |oid| Type::of(oid);
+        assert!(hash_alike(ty(types::INT4), ty(types::INT8)));
+        assert!(hash_alike(ty(types::VARCHAR), ty(types::TEXT)));
+        assert!(!hash_alike(ty(types::INT4), ty(types::NUMERIC)));
+        assert!(!hash_alike(ty(types::FLOAT4), ty(types::FLOAT8)));
+        assert!(!hash_alike(ty(types::TIMESTAMP), ty(types::TIMESTAMPTZ)));
+        assert!(!hash_alike(Type::with(types::BPCHAR, 7), Type::with(types::BPCHAR, 9)));
+    }
+
+    #[test]
+    fn a_list_of_alternatives_is_of_one_column() {
+        let or = |parts| Expr::new(ExprKind::Or(parts), types::BOOL);
+        let key = [(RelId(1), 0)];
+        let one = or(vec![equal(col(1, 0), int(1)), and(vec![equal(col(1, 1), int(9)), equal(int(2), col(1, 0))])]);
+        assert_eq!(facts(&[one]).keys(&key).map(|keys| keys.len()), None, "the first equality of a part decides");
+        let same = or(vec![equal(col(1, 0), int(1)), equal(int(2), col(1, 0))]);
+        assert_eq!(facts(&[same]).keys(&key).map(|keys| keys.len()), Some(2));
+        let two = or(vec![equal(col(1, 0), int(1)), equal(int(2), col(1, 1))]);
+        assert_eq!(facts(&[two]).keys(&key).map(|keys| keys.len()), None);
+    }
 }

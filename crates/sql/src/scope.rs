@@ -213,3 +213,143 @@ fn scopes(guard: &Expr, rel: RelId) -> bool {
     column.kind == ExprKind::Hidden { rel, column: TENANT_KEY_COLUMN }
         && tenant.kind == ExprKind::Context(Context::Tenant)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::build::query_of;
+    use crate::plan::fixture::{col, equal, hashed, int, join, query, select, statement, tenant};
+    use crate::plan::{PlanContext, plan};
+    use crate::tree::{Assignment, Delete, Subquery, SubqueryKind, Update};
+
+    fn relation(from: From) -> RelationRef {
+        match from {
+            From::Relation(relation) => relation,
+            other => panic!("not a relation: {other:?}"),
+        }
+    }
+
+    fn exists(inner: Select) -> Expr {
+        let kind = SubqueryKind::Exists { negated: false };
+        Expr::new(ExprKind::Subquery(Box::new(Subquery { kind, query: query(inner) })), types::BOOL)
+    }
+
+    /// Uses of tenant tables in every position that a statement has for one.
+    fn statements() -> Vec<Statement> {
+        let on = || equal(col(1, 0), col(2, 0));
+        let joins = [JoinKind::Inner, JoinKind::Left, JoinKind::Right, JoinKind::Full];
+        let mut all = vec![
+            statement(select(vec![tenant(1)], None)),
+            statement(select(vec![tenant(1), tenant(2)], Some(on()))),
+            statement(select(vec![tenant(1)], Some(exists(select(vec![tenant(2)], Some(on())))))),
+            statement(select(vec![], Some(exists(select(vec![tenant(2)], None))))),
+        ];
+        for kind in joins {
+            all.push(statement(select(vec![join(kind, tenant(1), tenant(2), on())], None)));
+            all.push(statement(select(vec![join(kind, hashed(1), tenant(2), on())], None)));
+            for inner in joins {
+                let nested = join(inner, tenant(2), tenant(3), equal(col(2, 1), col(3, 1)));
+                all.push(statement(select(vec![join(kind, tenant(1), nested, on())], None)));
+            }
+        }
+        let derived =
+            From::Subquery { rel: RelId(9), query: Box::new(query(select(vec![tenant(1)], None))), lateral: false };
+        all.push(statement(select(vec![derived], None)));
+        let branch = || Box::new(query(select(vec![tenant(1)], None)));
+        let union = Body::SetOp { op: crate::tree::SetOp::Union, all: true, left: branch(), right: branch() };
+        all.push(Statement::Query(query_of(union, Vec::new())));
+        all.push(Statement::Update(Update {
+            ctes: Vec::new(),
+            target: relation(tenant(1)),
+            assignments: vec![Assignment { column: 1, value: int(1) }],
+            from: vec![tenant(2)],
+            filter: Some(on()),
+            returning: None,
+        }));
+        all.push(Statement::Delete(Delete {
+            ctes: Vec::new(),
+            target: relation(tenant(1)),
+            using: vec![join(JoinKind::Left, hashed(2), tenant(3), equal(col(2, 0), col(3, 0)))],
+            filter: None,
+            returning: None,
+        }));
+        all
+    }
+
+    /// Takes the n-th predicate out.
+    struct Cut {
+        left: usize,
+        done: bool,
+    }
+
+    impl Rewriter for Cut {
+        fn expr(&mut self, expr: &mut Expr) {
+            let is_predicate = matches!(&expr.kind, ExprKind::Call { args, .. }
+                if matches!(args.first().map(|arg| &arg.kind), Some(ExprKind::Hidden { .. })));
+            if is_predicate {
+                if self.left == 0 && !self.done {
+                    *expr = Expr::new(ExprKind::Const(isles_kernel::value::Value::Bool(true)), types::BOOL);
+                    self.done = true;
+                }
+                self.left = self.left.saturating_sub(1);
+            } else {
+                rewrite::expr(self, expr);
+            }
+        }
+    }
+
+    /// I-20
+    #[test]
+    fn a_statement_that_lacks_any_one_predicate_is_refused() {
+        let mut cuts = 0;
+        for given in statements() {
+            let scoped = scope(given);
+            assert_eq!(prove(&scoped), Ok(()), "{scoped:?}");
+            for at in 0.. {
+                let mut cut = Cut { left: at, done: false };
+                let mut without = scoped.clone();
+                rewrite::statement(&mut cut, &mut without);
+                if !cut.done {
+                    break;
+                }
+                cuts += 1;
+                let error = prove(&without).expect_err("a predicate is missing");
+                assert_eq!(error.sqlstate, "XX000", "{without:?}");
+            }
+        }
+        assert!(cuts >= 60, "only {cuts} predicates were cut");
+    }
+
+    /// I-20
+    #[test]
+    fn a_predicate_in_a_place_that_keeps_nothing_back_is_no_proof() {
+        let on = and_predicate(equal(col(1, 0), col(2, 0)), 1);
+        let preserved = statement(select(vec![join(JoinKind::Left, tenant(1), hashed(2), on.clone())], None));
+        assert!(prove(&preserved).is_err(), "ON of a left join does not filter its left side");
+        let full = statement(select(vec![join(JoinKind::Full, tenant(1), hashed(2), on.clone())], None));
+        assert!(prove(&full).is_err(), "ON of a full join filters neither side");
+        let null_side = statement(select(vec![join(JoinKind::Right, tenant(1), hashed(2), on)], None));
+        assert_eq!(prove(&null_side), Ok(()));
+    }
+
+    fn and_predicate(on: Expr, rel: u32) -> Expr {
+        crate::plan::fixture::and(vec![on, predicate(RelId(rel))])
+    }
+
+    /// I-20
+    #[test]
+    fn every_fragment_of_a_plan_is_scoped() {
+        for given in statements() {
+            let uses = |statement: &Statement| {
+                let mut proof = Proof { missing: None };
+                walk::statement(&mut proof, statement);
+                proof.missing
+            };
+            let plan = plan(given, &PlanContext::default()).expect("a plan");
+            assert!(!plan.fragments().is_empty());
+            for fragment in plan.fragments() {
+                assert_eq!(uses(&fragment.statement), None);
+            }
+        }
+    }
+}

@@ -2,7 +2,13 @@
 //!
 //! In reading order:
 //!   * [`catalog`]  the one linearizable store of shards, tables, groups, routing versions, indexes and plans
+//!   * [`commit`]   transactions over several shards
+//!   * [`database`] a catalog, its shards, and what every session shares
+//!   * [`execute`]  plans, carried out on the shards
 //!   * [`session`]  what a client runs statements with
 
 pub mod catalog;
+pub mod commit;
+pub mod database;
+mod execute;
 pub mod session;

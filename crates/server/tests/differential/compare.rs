@@ -1,6 +1,6 @@
 //! One history on two databases, step by step.
 
-use crate::server::{Server, Setup};
+use crate::harness::{Server, Setup};
 use isles_sim::sqlgen::{Compare, Generator, Statement};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +60,7 @@ impl History {
     pub(crate) async fn run(setup: Setup, seed: u64, statements: u64) -> History {
         let mut history = History { setup, seed, counts: Counts::default(), disagreements: Vec::new() };
         let server = Server::start(setup).await;
-        let (isles, oracle) = (server.isles().await, server.oracle().await);
+        let (isles, oracle) = (server.isles().await, Server::oracle().await);
         let mut generator = Generator::new(seed);
         for table in generator.tables() {
             let (ours, plain) = table.create();
@@ -144,7 +144,11 @@ fn show(reply: &Reply) -> String {
             let mut sorted: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
             sorted.sort();
             sorted.truncate(8);
-            format!("{} rows, affected {affected:?}: {}", rows.len(), sorted.join(" ").replace("Some(", "").replace(')', ""))
+            format!(
+                "{} rows, affected {affected:?}: {}",
+                rows.len(),
+                sorted.join(" ").replace("Some(", "").replace(')', "")
+            )
         }
     }
 }
@@ -154,9 +158,7 @@ fn same(ours: &Reply, theirs: &Reply, compare: Compare) -> bool {
         (Reply::Rows { rows: a, affected: n }, Reply::Rows { rows: b, affected: m }) => {
             n == m && (a == b || (compare != Compare::Ordered && sorted(a) == sorted(b)))
         }
-        (Reply::Error { sqlstate: a, .. }, Reply::Error { sqlstate: b, .. }) => {
-            compare != Compare::Strictly || a == b
-        }
+        (Reply::Error { sqlstate: a, .. }, Reply::Error { sqlstate: b, .. }) => compare != Compare::Strictly || a == b,
         _ => false,
     }
 }

@@ -9,3 +9,5 @@ pub(crate) mod placement;
 
 pub(crate) mod demo;
 pub(crate) mod shard_files;
+
+pub(crate) mod serve;

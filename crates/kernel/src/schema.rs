@@ -497,11 +497,15 @@ fn check_key(table: &Table, columns: &[String], what: &str) -> Result<(), Schema
         return invalid(format!("{what} has 1 to {MAX_KEY_COLUMNS} columns"));
     }
     check_columns(table, columns)?;
-    let json =
-        columns.iter().find(|name| table.position(name).is_some_and(|at| table.columns[at].ty == DataType::Json));
-    match json {
-        // As PostgreSQL, whose json has no equality.
-        Some(name) => invalid(format!("column \"{name}\" of type json cannot be part of a key")),
+    // As PostgreSQL, whose json has no equality; and arrays, which one engine would compare as texts.
+    let unordered = columns.iter().find_map(|name| {
+        let ty = table.columns[table.position(name)?].ty;
+        matches!(ty, DataType::Json | DataType::Array(_)).then_some((name, ty))
+    });
+    match unordered {
+        Some((name, ty)) => {
+            invalid(format!("column \"{name}\" of type {} cannot be part of a key", ty.postgres_name()))
+        }
         None => Ok(()),
     }
 }

@@ -45,8 +45,24 @@ struct OfClass {
 
 /// Kinds of statements that are told apart. A label must not be what a client can choose freely.
 const KINDS: [&str; 18] = [
-    "SELECT", "INSERT", "UPDATE", "DELETE", "COPY", "BEGIN", "COMMIT", "ROLLBACK", "SET", "SHOW", "CREATE", "ALTER",
-    "DROP", "EXPLAIN", "TRUNCATE", "SAVEPOINT", "WITH", "VALUES",
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "COPY",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "SET",
+    "SHOW",
+    "CREATE",
+    "ALTER",
+    "DROP",
+    "EXPLAIN",
+    "TRUNCATE",
+    "SAVEPOINT",
+    "WITH",
+    "VALUES",
 ];
 
 pub(crate) struct Metrics {
@@ -83,7 +99,11 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register("connections", "Connections that are open", self.connections.clone());
         registry.register("connections_accepted", "Connections that were accepted", self.accepted.clone());
-        registry.register("connections_refused", "Connections that were refused, by SQLSTATE class", self.refused.clone());
+        registry.register(
+            "connections_refused",
+            "Connections that were refused, by SQLSTATE class",
+            self.refused.clone(),
+        );
         registry.register("statements", "Statements, by kind and outcome", self.statements.clone());
         registry.register_with_unit("statement", "Time of statements, by kind", Unit::Seconds, self.seconds.clone());
         registry.register("rows_sent", "Rows that were sent to clients", self.rows.clone());

@@ -164,11 +164,7 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), CannotSt
 
 /// Makes the first role, if there is none: with the password that was given, or a random one. Returns the password,
 /// as far as it is known.
-async fn first_role(
-    backend: &Backend,
-    data: &Path,
-    given: Option<String>,
-) -> Result<Option<String>, CannotStart> {
+async fn first_role(backend: &Backend, data: &Path, given: Option<String>) -> Result<Option<String>, CannotStart> {
     let catalog = backend.catalog();
     let path = data.join(PASSWORD_FILE);
     let existing = roles::get(catalog.as_ref(), FIRST_ROLE).await?;

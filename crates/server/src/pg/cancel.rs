@@ -121,9 +121,12 @@ mod tests {
         let (my_token, other_token) = (CancelToken::default(), CancelToken::default());
         mine.running(my_token.clone());
         other.running(other_token.clone());
-        for (pid, key) in
-            [(mine.pid(), other.key()), (other.pid(), mine.key()), (mine.pid(), mine.key().slice(..31)), (0, mine.key())]
-        {
+        for (pid, key) in [
+            (mine.pid(), other.key()),
+            (other.pid(), mine.key()),
+            (mine.pid(), mine.key().slice(..31)),
+            (0, mine.key()),
+        ] {
             cancels.request(pid, &key);
         }
         cancels.request(mine.pid(), b"");

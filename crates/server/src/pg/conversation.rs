@@ -701,13 +701,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.copy_finished(&sql, began, then, result).await
     }
 
-    async fn copy_finished(
-        &mut self,
-        sql: &str,
-        began: Instant,
-        then: Then,
-        result: Result<String, SqlError>,
-    ) -> Step {
+    async fn copy_finished(&mut self, sql: &str, began: Instant, then: Then, result: Result<String, SqlError>) -> Step {
         self.wire.cancel.idle();
         let ran = match result {
             Ok(tag) => Ran::Complete(tag),

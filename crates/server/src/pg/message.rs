@@ -26,11 +26,18 @@ const GROWTH_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
     Query(String),
-    Parse { name: String, sql: String, types: Vec<u32> },
+    Parse {
+        name: String,
+        sql: String,
+        types: Vec<u32>,
+    },
     Bind(Bind),
     Describe(Target, String),
     Close(Target, String),
-    Execute { portal: String, rows_max: usize },
+    Execute {
+        portal: String,
+        rows_max: usize,
+    },
     Flush,
     Sync,
     CopyData(Bytes),
@@ -169,8 +176,8 @@ impl Frames {
         let Some(&byte) = self.buffer.first() else {
             return Ok(None);
         };
-        let kind = Kind::of(byte)
-            .ok_or_else(|| SqlError::new("08P01", format!("invalid frontend message type {byte}")))?;
+        let kind =
+            Kind::of(byte).ok_or_else(|| SqlError::new("08P01", format!("invalid frontend message type {byte}")))?;
         let Some(mut length) = self.buffer.get(1..HEADER_BYTES) else {
             return Ok(None);
         };

@@ -167,11 +167,7 @@ impl PgDoor {
     }
 
     /// Leads a connection to its first packet, through TLS if it asks for it.
-    async fn open(
-        &self,
-        mut stream: TcpStream,
-        address: SocketAddr,
-    ) -> Option<(Transport, Frames, Startup, Peer)> {
+    async fn open(&self, mut stream: TcpStream, address: SocketAddr) -> Option<(Transport, Frames, Startup, Peer)> {
         let mut frames = Frames::new();
         let mut first = [0];
         let direct = self.tls.is_some() && stream.peek(&mut first).await.ok()? == 1 && first[0] == TLS_HANDSHAKE;

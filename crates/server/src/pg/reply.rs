@@ -8,16 +8,13 @@ use isles_cluster::session::{CopyFormat, Status};
 use isles_kernel::error::SqlError;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
-use pgwire::messages::Message as _;
 use pgwire::messages::copy::{CopyData, CopyDone, CopyInResponse, CopyOutResponse};
 use pgwire::messages::data::{FieldDescription, NoData, ParameterDescription, RowDescription};
 use pgwire::messages::extendedquery::{BindComplete, CloseComplete, ParseComplete, PortalSuspended};
 use pgwire::messages::response::{
     CommandComplete, EmptyQueryResponse, ErrorResponse, NoticeResponse, ReadyForQuery, TransactionStatus,
 };
-use pgwire::messages::startup::{
-    Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, SecretKey,
-};
+use pgwire::messages::startup::{Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, SecretKey};
 
 /// The most columns of a result, as in PostgreSQL.
 pub(crate) const COLUMNS_MAX: usize = 1664;

@@ -144,8 +144,10 @@ fn bound(mechanism: &str, first: &First<'_>, channel: &ChannelBinding) -> Result
         (Binding::Unsupported, _) if !plus => Ok(STANDARD.encode(first.header)),
         // Somebody between us may have taken the offer out.
         (Binding::Unoffered, None) if !plus => Ok(STANDARD.encode(first.header)),
-        (Binding::Unoffered, Some(_)) if !plus => Err(SqlError::new("28000", "SCRAM channel binding negotiation error")
-            .with_detail("The client supports SCRAM channel binding but thinks the server does not.")),
+        (Binding::Unoffered, Some(_)) if !plus => {
+            Err(SqlError::new("28000", "SCRAM channel binding negotiation error")
+                .with_detail("The client supports SCRAM channel binding but thinks the server does not."))
+        }
         _ => Err(malformed()),
     }
 }

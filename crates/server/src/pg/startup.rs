@@ -62,7 +62,10 @@ const PARAMETERS: [&str; 19] = [
 pub(crate) enum Opening {
     /// TLS; `S` has been answered.
     Encrypt,
-    Cancel { pid: i32, key: Bytes },
+    Cancel {
+        pid: i32,
+        key: Bytes,
+    },
     Session(Startup),
 }
 
@@ -391,7 +394,8 @@ mod tests {
             (3 << 16 | 2, None, KeyLength::Long),
             (3 << 16 | 9999, Some((NEWEST, vec![])), KeyLength::Long),
         ] {
-            let Ok(Opening::Session(startup)) = opened(&packet(version, STARTUP), Encryption::Unavailable).await.0 else {
+            let Ok(Opening::Session(startup)) = opened(&packet(version, STARTUP), Encryption::Unavailable).await.0
+            else {
                 panic!("{version}");
             };
             assert_eq!((startup.negotiate, startup.key_length), (negotiated, key_length));

@@ -36,6 +36,8 @@ struct Arguments {
 enum Mode {
     /// Run the server: PostgreSQL's protocol and HTTP over a database
     Serve(cli::serve::ServeArguments),
+    /// Send statements to a server
+    Sql(cli::sql::SqlArguments),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     };
     let (format, done) = match arguments.mode {
         Mode::Serve(arguments) => (arguments.format(), cli::serve::run(arguments)),
+        Mode::Sql(arguments) => (arguments.format(), cli::sql::run(arguments)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

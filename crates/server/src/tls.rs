@@ -46,7 +46,7 @@ pub(crate) fn load(certificate: &Path, key: &Path) -> Result<Tls, String> {
 
 /// `tls-server-end-point` of RFC 5929: the certificate's hash by the function that it was signed with, and SHA-256 in
 /// place of MD5 and SHA-1. None where the signature has no such function (Ed25519): then nothing is bound.
-fn end_point(certificate: &[u8]) -> ChannelBinding {
+pub(crate) fn end_point(certificate: &[u8]) -> ChannelBinding {
     use ring::digest::{SHA256, SHA384, SHA512, digest};
     const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01];
     const ECDSA_SHA2: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03];

@@ -7,11 +7,14 @@
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
-//!   * [`scope`]     the session's tenant in every use of a tenant table
-//!   * [`route`]     what conditions say of shard keys
+//!   * [`text`]      values as text and on the wire
+//!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`system`]    pg_catalog and information_schema
+//!   * [`scope`]     every tenant table carries its tenant
+//!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards
 //!   * [`print`]     the bound tree in an engine's dialect
-//!   * [`explain`]   a plan as text
+//!   * [`explain`]   plans for people
 
 pub mod bind;
 pub mod builtins;
@@ -21,6 +24,9 @@ pub mod parse;
 pub mod plan;
 pub mod print;
 pub mod route;
+pub mod runtime;
 pub mod scope;
+pub mod system;
+pub mod text;
 pub mod tree;
 pub mod types;

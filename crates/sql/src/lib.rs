@@ -5,6 +5,7 @@
 //!   * [`builtins`]  PostgreSQL's functions, operators, casts and types
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
+//!   * [`system`]    `pg_catalog` and `information_schema`
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
 //!   * [`plan`]      what runs on which shards
@@ -14,5 +15,6 @@ pub mod builtins;
 pub mod copy;
 pub mod parse;
 pub mod plan;
+pub mod system;
 pub mod tree;
 pub mod types;

@@ -9,12 +9,14 @@
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
 //!   * [`plan`]      what runs on which shards
+//!   * [`print`]     the bound tree in an engine's dialect
 
 pub mod bind;
 pub mod builtins;
 pub mod copy;
 pub mod parse;
 pub mod plan;
+pub mod print;
 pub mod system;
 pub mod tree;
 pub mod types;

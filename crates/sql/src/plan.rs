@@ -142,8 +142,8 @@ pub struct Fragment {
     pub statement: Statement,
     /// The columns it returns, hidden ones too.
     pub fields: Vec<Field>,
-    sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
-    postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
 }
 
 /// A statement in an engine's dialect.

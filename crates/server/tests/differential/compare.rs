@@ -144,7 +144,11 @@ fn show(reply: &Reply) -> String {
             let mut sorted: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
             sorted.sort();
             sorted.truncate(8);
-            format!("{} rows, affected {affected:?}: {}", rows.len(), sorted.join(" ").replace("Some(", "").replace(')', ""))
+            format!(
+                "{} rows, affected {affected:?}: {}",
+                rows.len(),
+                sorted.join(" ").replace("Some(", "").replace(')', "")
+            )
         }
     }
 }
@@ -154,9 +158,7 @@ fn same(ours: &Reply, theirs: &Reply, compare: Compare) -> bool {
         (Reply::Rows { rows: a, affected: n }, Reply::Rows { rows: b, affected: m }) => {
             n == m && (a == b || (compare != Compare::Ordered && sorted(a) == sorted(b)))
         }
-        (Reply::Error { sqlstate: a, .. }, Reply::Error { sqlstate: b, .. }) => {
-            compare != Compare::Strictly || a == b
-        }
+        (Reply::Error { sqlstate: a, .. }, Reply::Error { sqlstate: b, .. }) => compare != Compare::Strictly || a == b,
         _ => false,
     }
 }

@@ -184,7 +184,7 @@ pub(super) struct TypeRow {
     pub(super) length: i64,
     pub(super) by_value: bool,
     pub(super) kind: &'static str,
-    /// The type of an array's members, 0 for others that have none.
+    /// The type of an array's or vector's members; 0 for others.
     pub(super) element: u32,
     pub(super) is_array: bool,
     pub(super) array: u32,
@@ -203,8 +203,10 @@ static TYPES: LazyLock<HashMap<u32, TypeRow>> = LazyLock::new(|| {
         by_value: row[at.of_column("typbyval")] == Value::Bool(true),
         kind: at.text(row, "typtype"),
         element: at.oid(row, "typelem"),
-        // As PostgreSQL tells true arrays from types that merely can be subscripted.
-        is_array: at.text(row, "typcategory") == "A" && at.int(row, "typlen") == -1 && at.oid(row, "typelem") != 0,
+        // Not the vectors, which `format_type` does not take for arrays either.
+        is_array: at.text(row, "typcategory") == "A"
+            && at.oid(row, "typelem") != 0
+            && at.text(row, "typstorage") != "p",
         array: at.oid(row, "typarray"),
         align: at.text(row, "typalign"),
         storage: at.text(row, "typstorage"),

@@ -173,7 +173,8 @@ fn datetime_precision(ty: SqlType) -> Option<i64> {
 }
 
 fn data_type(oid: u32) -> String {
-    if data::type_row(oid).is_some_and(|row| row.is_array) { "ARRAY".into() } else { format_type(oid, None) }
+    let is_array = data::type_row(oid).is_some_and(|row| row.element != 0 && row.length == -1);
+    if is_array { "ARRAY".into() } else { format_type(oid, None) }
 }
 
 fn type_name(oid: u32) -> &'static str {

@@ -4,22 +4,19 @@
 //! [`Directory`]. A relation that has no function here is empty: nothing of its kind can exist in a database.
 
 use super::data::{self, Definition, Positions};
-use super::directory::{Class, ClassKind, Constraint, ConstraintKind, Directory, Index, Qualified, index_definition};
+use super::directory::{
+    Class, ClassKind, Comment, Constraint, ConstraintKind, Directory, Index, PG_ATTRDEF, PG_AUTHID, PG_CLASS,
+    PG_CONSTRAINT, PG_DATABASE, PG_NAMESPACE, PG_REWRITE, Qualified, index_definition,
+};
 use super::facts::{Facts, OWNER_OID};
 use super::names::{PG_CATALOG_OID, PUBLIC_OID, SCHEMAS, schema_oid};
-use super::shape::{Shape, int, ints, oid, text};
+use super::shape::{Shape, int, ints, oid, or_null, text};
 use crate::types;
 use isles_kernel::schema::{OnChange, Sequence};
 use isles_kernel::value::Value;
 
 pub(super) type Rows = Vec<Vec<Value>>;
 
-/// Oids of the catalogs themselves, as `classid` names them.
-const PG_CLASS: u32 = 1_259;
-const PG_ATTRDEF: u32 = 2_604;
-const PG_CONSTRAINT: u32 = 2_606;
-pub(super) const PG_NAMESPACE: u32 = 2_615;
-const PG_REWRITE: u32 = 2_618;
 /// Access methods: of tables and of indexes.
 const HEAP: u32 = 2;
 const BTREE: u32 = 403;
@@ -44,7 +41,7 @@ pub(super) fn rows(definition: &Definition, facts: &Facts) -> Rows {
         "pg_constraint" => constraints(definition, directory),
         "pg_database" => databases(definition, facts),
         "pg_depend" => dependencies(definition, directory),
-        "pg_description" => descriptions(definition),
+        "pg_description" => descriptions(definition, directory),
         "pg_group" => groups(definition, facts),
         "pg_index" => indexes(definition, directory),
         "pg_indexes" => index_list(definition, directory),
@@ -54,7 +51,7 @@ pub(super) fn rows(definition: &Definition, facts: &Facts) -> Rows {
         "pg_sequence" => sequences(definition, directory),
         "pg_sequences" => sequence_list(definition, facts),
         "pg_shadow" | "pg_user" => users(definition, facts),
-        "pg_shdescription" => Rows::new(),
+        "pg_shdescription" => shared_descriptions(definition, facts),
         "pg_stat_activity" => activity(definition, facts),
         "pg_stat_all_tables" | "pg_stat_user_tables" => table_statistics(definition, facts),
         "pg_stat_database" => database_statistics(definition, facts),
@@ -71,10 +68,36 @@ fn namespaces(definition: &Definition) -> Rows {
     SCHEMAS.iter().map(|(number, name)| shape.row([oid(*number), text(name)])).collect()
 }
 
-fn descriptions(definition: &Definition) -> Rows {
-    let shape = Shape::new(definition, &[("classoid", oid(PG_NAMESPACE))], ["objoid", "description"]);
-    let said = [(PG_CATALOG_OID, "system catalog schema"), (PUBLIC_OID, "standard public schema")];
-    said.into_iter().map(|(number, said)| shape.row([oid(number), text(said)])).collect()
+/// Comments of the schema, and those that the schemas have before anybody says otherwise.
+fn descriptions(definition: &Definition, directory: &Directory) -> Rows {
+    let shape = Shape::new(definition, &[], ["classoid", "objoid", "objsubid", "description"]);
+    let row = |comment: &Comment| {
+        let (catalog, object) = (oid(comment.catalog), oid(comment.object));
+        shape.row([catalog, object, Value::Int(comment.column), text(&comment.text)])
+    };
+    let own = directory.comments.iter().filter(|comment| !is_shared(comment));
+    let said = |number: u32| directory.comments.iter().any(|c| c.catalog == PG_NAMESPACE && c.object == number);
+    let schemas = SCHEMA_COMMENTS.into_iter().filter(|(number, _)| !said(*number));
+    let schemas =
+        schemas.map(|(number, comment)| shape.row([oid(PG_NAMESPACE), oid(number), Value::Int(0), text(comment)]));
+    own.map(row).chain(schemas).collect()
+}
+
+pub(super) const SCHEMA_COMMENTS: [(u32, &str); 2] =
+    [(PG_CATALOG_OID, "system catalog schema"), (PUBLIC_OID, "standard public schema")];
+
+/// Databases and roles are of all databases.
+fn is_shared(comment: &Comment) -> bool {
+    comment.catalog == PG_DATABASE || comment.catalog == PG_AUTHID
+}
+
+fn shared_descriptions(definition: &Definition, facts: &Facts) -> Rows {
+    let shape = Shape::new(definition, &[], ["classoid", "objoid", "description"]);
+    let row = |comment: &Comment| {
+        let object = if comment.catalog == PG_DATABASE { facts.database_oid() } else { comment.object };
+        shape.row([oid(comment.catalog), oid(object), text(&comment.text)])
+    };
+    facts.directory().comments.iter().filter(|comment| is_shared(comment)).map(row).collect()
 }
 
 /// What `pg_class` says of a relation, the user's or the system's.
@@ -86,6 +109,7 @@ struct ClassRow<'a> {
     columns: usize,
     method: u32,
     has_index: bool,
+    checks: usize,
     has_triggers: bool,
     has_rules: bool,
     identity: &'static str,
@@ -109,6 +133,7 @@ fn classes(definition: &Definition, facts: &Facts) -> Rows {
         "reltuples",
         "reloptions",
         "relfilenode",
+        "relchecks",
     ];
     let shape = Shape::new(definition, &same, names);
     let row = |c: ClassRow<'_>| {
@@ -126,6 +151,7 @@ fn classes(definition: &Definition, facts: &Facts) -> Rows {
             Value::Float(c.rows),
             c.options,
             oid(if c.kind == "v" { 0 } else { c.oid }),
+            int(c.checks),
         ])
     };
     let system = data::definitions().iter().map(|definition| row(system_class(definition)));
@@ -143,10 +169,11 @@ fn system_class(definition: &Definition) -> ClassRow<'_> {
         columns: definition.relation.columns.len(),
         method: if is_table { HEAP } else { 0 },
         has_index: false,
+        checks: 0,
         has_triggers: false,
         has_rules: !is_table,
         identity: "n",
-        rows: if is_table { -1.0 } else { 0.0 },
+        rows: -1.0,
         options: Value::Null,
     }
 }
@@ -159,7 +186,8 @@ fn user_class<'a>(class: &'a Class, facts: &Facts) -> ClassRow<'a> {
         kind: "r",
         columns: class.columns.len(),
         method: HEAP,
-        has_index: true,
+        has_index: false,
+        checks: 0,
         has_triggers: false,
         has_rules: false,
         identity: "d",
@@ -168,16 +196,16 @@ fn user_class<'a>(class: &'a Class, facts: &Facts) -> ClassRow<'a> {
     };
     match &class.kind {
         ClassKind::Table(table) => ClassRow {
+            has_index: table.has_indexes,
+            checks: table.checks,
             has_triggers: table.has_foreign_keys,
             rows: facts.sizes.get(&class.name).map_or(-1.0, |size| size.rows as f64),
             options: Value::Array(table.options.iter().map(|option| text(option)).collect()),
             ..row
         },
-        ClassKind::Index(_) => ClassRow { kind: "i", method: BTREE, has_index: false, identity: "n", rows: 0.0, ..row },
-        ClassKind::View { .. } => {
-            ClassRow { kind: "v", method: 0, has_index: false, has_rules: true, identity: "n", rows: 0.0, ..row }
-        }
-        ClassKind::Sequence(_) => ClassRow { kind: "S", method: 0, has_index: false, identity: "n", rows: 1.0, ..row },
+        ClassKind::Index(_) => ClassRow { kind: "i", method: BTREE, identity: "n", rows: 0.0, ..row },
+        ClassKind::View { .. } => ClassRow { kind: "v", method: 0, has_rules: true, identity: "n", ..row },
+        ClassKind::Sequence(_) => ClassRow { kind: "S", method: 0, identity: "n", rows: 1.0, ..row },
     }
 }
 
@@ -271,6 +299,8 @@ fn indexes(definition: &Definition, directory: &Directory) -> Rows {
         "indcollation",
         "indclass",
         "indoption",
+        "indexprs",
+        "indpred",
     ];
     let shape = Shape::new(definition, &same, names);
     let row = |(class, index): (&Class, &Index)| {
@@ -286,10 +316,17 @@ fn indexes(definition: &Definition, directory: &Directory) -> Rows {
             ints(&index.positions),
             ints(&types.iter().map(|oid| collation(*oid)).collect::<Vec<_>>()),
             ints(&types.iter().map(|oid| operator_class(*oid)).collect::<Vec<_>>()),
-            ints(&vec![0; types.len()]),
+            ints(&index.options),
+            or_null(joined(&index.expressions)),
+            or_null(index.predicate.as_deref()),
         ])
     };
     directory.indexes().map(row).collect()
+}
+
+/// As `pg_get_expr` shows a list of expressions.
+fn joined(expressions: &[String]) -> Option<String> {
+    (!expressions.is_empty()).then(|| expressions.join(", "))
 }
 
 /// The default class of B-tree operators for a type.
@@ -311,12 +348,7 @@ fn operator_class(ty: u32) -> i64 {
 
 fn constraints(definition: &Definition, directory: &Directory) -> Rows {
     let on = Value::Bool(true);
-    let same = [
-        ("connamespace", oid(PUBLIC_OID)),
-        ("convalidated", on.clone()),
-        ("conislocal", on.clone()),
-        ("connoinherit", on),
-    ];
+    let same = [("connamespace", oid(PUBLIC_OID)), ("convalidated", on.clone()), ("conislocal", on)];
     let names = [
         "oid",
         "conname",
@@ -329,10 +361,14 @@ fn constraints(definition: &Definition, directory: &Directory) -> Rows {
         "confmatchtype",
         "conkey",
         "confkey",
+        "conbin",
+        "connoinherit",
     ];
     let shape = Shape::new(definition, &same, names);
     let row = |constraint: &Constraint| {
         let c = constraint;
+        let expression = if let ConstraintKind::Check(sql) = &c.kind { text(sql) } else { Value::Null };
+        let is_check = !expression.is_null();
         let (referred, update, delete, matching, key) = match &c.kind {
             ConstraintKind::Foreign(to) => {
                 let key = ints(&to.positions);
@@ -352,6 +388,8 @@ fn constraints(definition: &Definition, directory: &Directory) -> Rows {
             text(matching),
             ints(&c.positions),
             key,
+            expression,
+            Value::Bool(!is_check),
         ])
     };
     directory.constraints.iter().map(row).collect()
@@ -362,6 +400,7 @@ fn constraint_code(constraint: &Constraint) -> &'static str {
         ConstraintKind::Primary => "p",
         ConstraintKind::Unique => "u",
         ConstraintKind::Foreign(_) => "f",
+        ConstraintKind::Check(_) => "c",
     }
 }
 
@@ -374,8 +413,10 @@ fn action_code(action: OnChange) -> &'static str {
     }
 }
 
+/// An object that depends: its catalog, its number and its column.
+type ObjectAddress = (u32, u32, i64);
 /// A row of `pg_depend`: an object, what it depends on, and how.
-type Dependency = ((u32, u32, i64), (u32, u32, i64), &'static str);
+type Dependency = (ObjectAddress, ObjectAddress, &'static str);
 
 fn dependencies(definition: &Definition, directory: &Directory) -> Rows {
     let names = ["classid", "objid", "objsubid", "refclassid", "refobjid", "refobjsubid", "deptype"];
@@ -384,18 +425,39 @@ fn dependencies(definition: &Definition, directory: &Directory) -> Rows {
         shape.row([oid(class), oid(object), Value::Int(sub), oid(to_class), oid(to), Value::Int(to_sub), text(kind)])
     };
     let sequences = directory.sequences().filter_map(|(class, sequence)| owned_sequence(directory, class, sequence));
-    let keys = directory.constraints.iter().filter(|c| !matches!(c.kind, ConstraintKind::Foreign(_)));
-    let keys = keys.map(|c| ((PG_CLASS, c.index, 0), (PG_CONSTRAINT, c.oid, 0), "i"));
-    let own = directory
-        .constraints
-        .iter()
-        .flat_map(|c| c.positions.iter().map(move |at| ((PG_CONSTRAINT, c.oid, 0), (PG_CLASS, c.table, *at), "a")));
+    let constraints = directory.constraints.iter().flat_map(constraint_dependencies);
+    let indexes = directory.indexes().flat_map(|(class, index)| index_dependencies(directory, class, index));
     let rules = directory.classes.iter().filter_map(|class| match class.kind {
         ClassKind::View { rule, .. } => Some(((PG_REWRITE, rule, 0), (PG_CLASS, class.oid, 0), "i")),
         _ => None,
     });
     let defaults = directory.classes.iter().flat_map(default_dependencies);
-    sequences.chain(keys).chain(own).chain(rules).chain(defaults).map(row).collect()
+    sequences.chain(constraints).chain(indexes).chain(rules).chain(defaults).map(row).collect()
+}
+
+/// A constraint goes with its columns; its index goes with it. A foreign key needs what it refers to.
+fn constraint_dependencies(c: &Constraint) -> Vec<Dependency> {
+    let own = (PG_CONSTRAINT, c.oid, 0);
+    let mut found: Vec<Dependency> = c.positions.iter().map(|at| (own, (PG_CLASS, c.table, *at), "a")).collect();
+    match &c.kind {
+        ConstraintKind::Primary | ConstraintKind::Unique => found.push(((PG_CLASS, c.index, 0), own, "i")),
+        ConstraintKind::Foreign(to) => {
+            found.extend(to.positions.iter().map(|at| (own, (PG_CLASS, to.table, *at), "n")));
+            found.push((own, (PG_CLASS, c.index, 0), "n"));
+        }
+        ConstraintKind::Check(_) => {}
+    }
+    found
+}
+
+/// An index that is no constraint goes with its columns.
+fn index_dependencies(directory: &Directory, class: &Class, index: &Index) -> Vec<Dependency> {
+    let keeps = |c: &Constraint| c.index == class.oid && !matches!(c.kind, ConstraintKind::Foreign(_));
+    if directory.constraints.iter().any(keeps) {
+        return Vec::new();
+    }
+    let columns = index.positions.iter().filter(|at| **at > 0);
+    columns.map(|at| ((PG_CLASS, class.oid, 0), (PG_CLASS, index.table, *at), "a")).collect()
 }
 
 fn owned_sequence(directory: &Directory, class: &Class, sequence: &Sequence) -> Option<Dependency> {
@@ -476,7 +538,7 @@ fn table_list(definition: &Definition, facts: &Facts) -> Rows {
     let system = system.map(|(schema, name)| shape.row([text(schema), text(name), no.clone(), no.clone(), no.clone()]));
     let user = facts.directory().tables().map(|(class, table)| {
         let triggers = Value::Bool(table.has_foreign_keys);
-        shape.row([text("public"), text(&class.name), Value::Bool(true), no.clone(), triggers])
+        shape.row([text("public"), text(&class.name), Value::Bool(table.has_indexes), no.clone(), triggers])
     });
     system.chain(user).collect()
 }

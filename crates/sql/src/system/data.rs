@@ -183,7 +183,6 @@ pub(super) struct TypeRow {
     pub(super) name: &'static str,
     pub(super) length: i64,
     pub(super) by_value: bool,
-    pub(super) kind: &'static str,
     /// The type of an array's or vector's members; 0 for others.
     pub(super) element: u32,
     pub(super) is_array: bool,
@@ -201,7 +200,6 @@ static TYPES: LazyLock<HashMap<u32, TypeRow>> = LazyLock::new(|| {
         name: at.text(row, "typname"),
         length: at.int(row, "typlen"),
         by_value: row[at.of_column("typbyval")] == Value::Bool(true),
-        kind: at.text(row, "typtype"),
         element: at.oid(row, "typelem"),
         // Not the vectors, which `format_type` does not take for arrays either.
         is_array: at.text(row, "typcategory") == "A"
@@ -234,7 +232,6 @@ pub(super) struct FunctionRow {
     /// Whether it returns null when an argument is.
     pub(super) is_strict: bool,
     pub(super) result: u32,
-    pub(super) variadic: u32,
     pub(super) args: Vec<u32>,
     /// Types, modes and names of all parameters, where there are more than those that are given.
     pub(super) all_args: Option<Vec<u32>>,
@@ -253,7 +250,6 @@ static FUNCTIONS: LazyLock<HashMap<u32, FunctionRow>> = LazyLock::new(|| {
         returns_set: row[at.of_column("proretset")] == Value::Bool(true),
         is_strict: row[at.of_column("proisstrict")] == Value::Bool(true),
         result: at.oid(row, "prorettype"),
-        variadic: at.oid(row, "provariadic"),
         args: oids(&row[at.of_column("proargtypes")]),
         all_args: Some(oids(&row[at.of_column("proallargtypes")])).filter(|all| !all.is_empty()),
         modes: texts(&row[at.of_column("proargmodes")]),

@@ -9,12 +9,12 @@
 //!   * No two objects of a schema have one number, and no number is below [`FIRST_USER_OID`].
 //!   * Nothing that the user did not make is here: no hidden column, no tenant in front of a key.
 
-use super::names::{quote_identifier, quote_list};
+use super::names::{quote_identifier, quote_list, schema_oid};
 use crate::types;
 use isles_kernel::hash::fnv1a32;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Column, ForeignKey, Key, OnChange, RESERVED_PREFIX, Schema, Sequence, SqlType, TENANT_COLUMN,
-    TENANT_KEY_COLUMN, Table, TableKind, View,
+    BUCKET_COLUMN, Check, Column, CommentOn, ForeignKey, Key, KeyOver, KeyPart, OnChange, RESERVED_PREFIX, Schema,
+    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View,
 };
 use isles_kernel::value::{DataType, Value};
 use std::collections::{HashMap, HashSet};
@@ -23,6 +23,15 @@ use std::collections::{HashMap, HashSet};
 pub(super) const FIRST_USER_OID: u32 = 16_384;
 /// Numbers stay positive where a client takes them for a signed integer.
 const USER_OIDS: u32 = i32::MAX as u32 - FIRST_USER_OID;
+
+/// Oids of the catalogs themselves, as `classoid` names them.
+pub(super) const PG_CLASS: u32 = 1_259;
+pub(super) const PG_AUTHID: u32 = 1_260;
+pub(super) const PG_DATABASE: u32 = 1_262;
+pub(super) const PG_ATTRDEF: u32 = 2_604;
+pub(super) const PG_CONSTRAINT: u32 = 2_606;
+pub(super) const PG_NAMESPACE: u32 = 2_615;
+pub(super) const PG_REWRITE: u32 = 2_618;
 
 pub(super) fn user_oid(kind: &str, name: &str) -> u32 {
     FIRST_USER_OID + fnv1a32(&format!("{kind}\0{name}")) % USER_OIDS
@@ -52,14 +61,22 @@ pub(super) struct TableClass {
     /// Whether a foreign key is on it or refers to it. PostgreSQL has triggers for these, and psql looks for foreign
     /// keys only where there are triggers.
     pub(super) has_foreign_keys: bool,
+    pub(super) has_indexes: bool,
+    pub(super) checks: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) table: u32,
     pub(super) table_name: String,
-    /// From 1, as `attnum`.
+    /// From 1, as `attnum`; 0 for an expression.
     pub(super) positions: Vec<i64>,
+    /// As they are written: quoted names, expressions, with their directions.
+    pub(super) parts: Vec<String>,
+    /// As `indoption`: 1 for descending, 2 for nulls first.
+    pub(super) options: Vec<i64>,
+    pub(super) expressions: Vec<String>,
+    pub(super) predicate: Option<String>,
     pub(super) unique: bool,
     pub(super) primary: bool,
 }
@@ -93,6 +110,8 @@ pub(super) enum ConstraintKind {
     Primary,
     Unique,
     Foreign(Reference),
+    /// The expression.
+    Check(String),
 }
 
 #[derive(Debug)]
@@ -104,10 +123,22 @@ pub(super) struct Reference {
     pub(super) unique: Option<String>,
 }
 
+/// What a row of `pg_description` says of an object.
+#[derive(Debug)]
+pub(super) struct Comment {
+    /// The catalog that the object is in.
+    pub(super) catalog: u32,
+    pub(super) object: u32,
+    /// The column, from 1; 0 for the whole.
+    pub(super) column: i64,
+    pub(super) text: String,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     pub(super) classes: Vec<Class>,
     pub(super) constraints: Vec<Constraint>,
+    pub(super) comments: Vec<Comment>,
     by_oid: HashMap<u32, usize>,
     by_name: HashMap<String, usize>,
     taken: HashSet<u32>,
@@ -131,6 +162,7 @@ impl Directory {
                 directory.add_foreign_key(schema, table, key);
             }
         }
+        directory.comments = schema.comments.iter().filter_map(|(on, text)| directory.comment(on, text)).collect();
         directory
     }
 
@@ -203,31 +235,73 @@ impl Directory {
         let columns: Vec<Attribute> = visible_columns(table).map(|c| self.attribute(&table.name, c)).collect();
         let refers = |other: &Table| other.foreign_keys.iter().any(|key| key.table == table.name);
         let has_foreign_keys = !table.foreign_keys.is_empty() || schema.tables.values().any(refers);
-        let class = TableClass { options: options(&table.kind), has_foreign_keys };
+        let class = TableClass {
+            options: options(&table.kind),
+            has_foreign_keys,
+            has_indexes: !table.hidden_key || !table.keys.is_empty(),
+            checks: table.checks.len(),
+        };
         let oid = self.add(&table.name, columns, ClassKind::Table(class));
-        let primary = Key { name: primary_key_name(table), columns: table.primary_key.clone(), unique: true };
-        self.add_key(table, oid, &primary, Some(ConstraintKind::Primary));
+        if !table.hidden_key {
+            let columns = table.primary_key.clone();
+            let primary = Key { name: table.primary_key_name(), columns, unique: true, ..Key::default() };
+            self.add_key(table, oid, &primary, Some(ConstraintKind::Primary));
+        }
         for key in table.keys.iter().filter(|key| is_users(&key.name)) {
-            self.add_key(table, oid, key, is_constraint(key).then_some(ConstraintKind::Unique));
+            self.add_key(table, oid, key, key.constraint.then_some(ConstraintKind::Unique));
+        }
+        for check in &table.checks {
+            self.add_check(table, check);
         }
     }
 
     fn add_key(&mut self, table: &Table, table_oid: u32, key: &Key, constraint: Option<ConstraintKind>) {
-        let names = visible_key(&key.columns);
-        let positions = positions(table, &names);
-        let primary = matches!(constraint, Some(ConstraintKind::Primary));
-        let columns = names.iter().filter_map(|name| table.columns.iter().find(|c| &c.name == name)).map(index_column);
+        let parts = key_parts(key);
         let index = Index {
             table: table_oid,
             table_name: table.name.clone(),
-            positions: positions.clone(),
+            positions: parts.iter().map(|part| part_position(table, part)).collect(),
+            parts: parts.iter().map(part_text).collect(),
+            options: parts.iter().map(|part| i64::from(part.descending) + 2 * i64::from(part.nulls_first)).collect(),
+            expressions: parts.iter().filter_map(part_expression).map(str::to_string).collect(),
+            predicate: key.predicate.as_ref().map(|predicate| predicate.sql.clone()),
             unique: key.unique,
-            primary,
+            primary: matches!(constraint, Some(ConstraintKind::Primary)),
         };
-        let index = self.add(&key.name, columns.collect(), ClassKind::Index(index));
+        let positions = index.positions.clone();
+        let columns = parts.iter().map(|part| index_column(table, part)).collect();
+        let index = self.add(&key.name, columns, ClassKind::Index(index));
         if let Some(kind) = constraint {
             self.add_constraint(table, &key.name, positions, index, kind);
         }
+    }
+
+    fn add_check(&mut self, table: &Table, check: &Check) {
+        let positions = positions(table, &check.expression.columns);
+        self.add_constraint(table, &check.name, positions, 0, ConstraintKind::Check(check.expression.sql.clone()));
+    }
+
+    /// A comment on what is not in the schema is on nothing that can be asked about.
+    fn comment(&self, on: &CommentOn, text: &str) -> Option<Comment> {
+        let class = |name: &String| self.class_named(name).map(|class| class.oid);
+        let (catalog, object, column) = match on {
+            CommentOn::Table(name) | CommentOn::Index(name) | CommentOn::View(name) | CommentOn::Sequence(name) => {
+                (PG_CLASS, class(name)?, 0)
+            }
+            CommentOn::Column(table, column) => {
+                let class = self.class_named(table)?;
+                let at = class.columns.iter().position(|c| &c.name == column)?;
+                (PG_CLASS, class.oid, at as i64 + 1)
+            }
+            CommentOn::Constraint(table, name) => {
+                let constraint = self.constraints.iter().find(|c| &c.table_name == table && &c.name == name)?;
+                (PG_CONSTRAINT, constraint.oid, 0)
+            }
+            CommentOn::Schema(name) => (PG_NAMESPACE, schema_oid(name)?, 0),
+            CommentOn::Database => (PG_DATABASE, 0, 0),
+            CommentOn::Role(name) => (PG_AUTHID, user_oid("role", name), 0),
+        };
+        Some(Comment { catalog, object, column, text: text.into() })
     }
 
     fn add_constraint(&mut self, table: &Table, name: &str, positions: Vec<i64>, index: u32, kind: ConstraintKind) {
@@ -284,9 +358,86 @@ impl Attribute {
     }
 }
 
-/// The columns of an index have no defaults and are never `NOT NULL`.
-fn index_column(column: &Column) -> Attribute {
-    Attribute::plain(&column.name, type_of(column))
+/// A key's entries; one without `parts` has its columns, ascending.
+fn key_parts(key: &Key) -> Vec<KeyPart> {
+    let plain = |name: &String| KeyPart { over: KeyOver::Column(name.clone()), descending: false, nulls_first: false };
+    let parts = if key.parts.is_empty() { key.columns.iter().map(plain).collect() } else { key.parts.clone() };
+    parts.into_iter().filter(|part| !matches!(&part.over, KeyOver::Column(name) if is_hidden(name))).collect()
+}
+
+fn part_expression(part: &KeyPart) -> Option<&str> {
+    match &part.over {
+        KeyOver::Column(_) => None,
+        KeyOver::Expression(expression) => Some(&expression.sql),
+    }
+}
+
+fn part_position(table: &Table, part: &KeyPart) -> i64 {
+    match &part.over {
+        KeyOver::Column(name) => positions(table, std::slice::from_ref(name)).first().copied().unwrap_or(0),
+        KeyOver::Expression(_) => 0,
+    }
+}
+
+/// Nulls come last in ascending order and first in descending, unless it is said otherwise.
+fn part_text(part: &KeyPart) -> String {
+    let what = match &part.over {
+        KeyOver::Column(name) => quote_identifier(name),
+        KeyOver::Expression(expression) if is_call(&expression.sql) => expression.sql.clone(),
+        KeyOver::Expression(expression) => parenthesized(&expression.sql),
+    };
+    let direction = match (part.descending, part.nulls_first) {
+        (false, false) => "",
+        (false, true) => " NULLS FIRST",
+        (true, true) => " DESC",
+        (true, false) => " DESC NULLS LAST",
+    };
+    format!("{what}{direction}")
+}
+
+/// Whether an expression is one call of a function, which needs no parentheses around it.
+fn is_call(sql: &str) -> bool {
+    let name_ends = sql.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(0);
+    name_ends > 0 && sql[name_ends..].starts_with('(') && encloses(&sql[name_ends..])
+}
+
+pub(super) fn parenthesized(sql: &str) -> String {
+    if encloses(sql) { sql.into() } else { format!("({sql})") }
+}
+
+/// Whether the first parenthesis is closed by the last character.
+fn encloses(sql: &str) -> bool {
+    let mut depth = 0;
+    let mut quoted = false;
+    for (at, c) in sql.char_indices() {
+        match c {
+            '\'' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at > 0 && at + 1 == sql.len();
+        }
+    }
+    false
+}
+
+/// The columns of an index have no defaults and are never `NOT NULL`. An expression is named after its function.
+fn index_column(table: &Table, part: &KeyPart) -> Attribute {
+    match &part.over {
+        KeyOver::Column(name) => {
+            let column = table.columns.iter().find(|column| &column.name == name);
+            let ty = column.map_or(SqlType { oid: types::TEXT.0, modifier: -1 }, type_of);
+            Attribute::plain(name, ty)
+        }
+        KeyOver::Expression(expression) => {
+            let sql = expression.sql.as_str();
+            let name = if is_call(sql) { sql.split('(').next().unwrap_or("expr") } else { "expr" };
+            // The type of an expression is known to the binder alone.
+            Attribute::plain(name, SqlType { oid: types::TEXT.0, modifier: -1 })
+        }
+    }
 }
 
 fn type_of(column: &Column) -> SqlType {
@@ -336,15 +487,6 @@ fn positions(table: &Table, names: &[String]) -> Vec<i64> {
     names.iter().filter_map(at).map(|at| at as i64 + 1).collect()
 }
 
-fn primary_key_name(table: &Table) -> String {
-    format!("{}_pkey", table.name)
-}
-
-/// Whether a key was declared as a constraint and not as an index.
-fn is_constraint(_key: &Key) -> bool {
-    false
-}
-
 fn options(kind: &TableKind) -> Vec<String> {
     match kind {
         TableKind::Hash { group, shard_by, buckets } => vec![
@@ -370,18 +512,27 @@ pub(super) enum Qualified {
 pub(super) fn index_definition(class: &Class, index: &Index, qualified: Qualified) -> String {
     let unique = if index.unique { "UNIQUE " } else { "" };
     let schema = if qualified == Qualified::Always { "public." } else { "" };
-    let names: Vec<&str> = class.columns.iter().map(|c| c.name.as_str()).collect();
     let (name, table) = (quote_identifier(&class.name), quote_identifier(&index.table_name));
-    format!("CREATE {unique}INDEX {name} ON {schema}{table} USING btree ({})", quote_list(&names))
+    let filter = index.predicate.as_ref().map(|sql| format!(" WHERE {}", parenthesized(sql))).unwrap_or_default();
+    format!("CREATE {unique}INDEX {name} ON {schema}{table} USING btree ({}){filter}", index.parts.join(", "))
+}
+
+/// Whether parentheses that nobody needs are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parentheses {
+    All,
+    Needed,
 }
 
 impl Directory {
     /// As `pg_get_constraintdef` says it.
-    pub(super) fn constraint_definition(&self, constraint: &Constraint) -> String {
+    pub(super) fn constraint_definition(&self, constraint: &Constraint, parentheses: Parentheses) -> String {
         let own = self.column_names(constraint.table, &constraint.positions);
         match &constraint.kind {
             ConstraintKind::Primary => format!("PRIMARY KEY ({})", quote_list(&own)),
             ConstraintKind::Unique => format!("UNIQUE ({})", quote_list(&own)),
+            ConstraintKind::Check(sql) if parentheses == Parentheses::All => format!("CHECK ({})", parenthesized(sql)),
+            ConstraintKind::Check(sql) => format!("CHECK {}", parenthesized(sql)),
             ConstraintKind::Foreign(reference) => {
                 let there = self.column_names(reference.table, &reference.positions);
                 let table = quote_identifier(&reference.key.table);

@@ -3,13 +3,15 @@
 //! They are called by row, from the stage, by PostgreSQL's own number of the function. What is not found is what
 //! PostgreSQL says of it: null, a number as text, or an error of its own.
 
-use super::catalog::{PG_NAMESPACE, UTF8, view_definition};
+use super::catalog::{SCHEMA_COMMENTS, UTF8, view_definition};
 use super::data::{self, FunctionRow};
-use super::directory::{Class, ClassKind, Qualified, index_definition};
+use super::directory::{
+    Class, ClassKind, PG_CLASS, PG_DATABASE, PG_NAMESPACE, Parentheses, Qualified, index_definition,
+};
 use super::facts::Facts;
 use super::names::{
-    PG_CATALOG_OID, PUBLIC_OID, Shown, format_type, function_arguments, function_result, function_signature,
-    parse_type, quote_identifier, schema_name, schema_oid, split_name,
+    PUBLIC_OID, Shown, format_type, function_arguments, function_result, function_signature, parse_type,
+    quote_identifier, schema_name, schema_oid, split_name,
 };
 use super::shape::text;
 use crate::types::{self, Oid};
@@ -117,7 +119,9 @@ impl Functions {
             "pg_get_constraintdef" => {
                 let directory = self.facts.directory();
                 let found = number(args, 0).and_then(|oid| directory.constraint(oid));
-                Ok(found.map_or(Value::Null, |found| Value::Text(directory.constraint_definition(found))))
+                let pretty = matches!(args.get(1), Some(Value::Bool(true)));
+                let parentheses = if pretty { Parentheses::Needed } else { Parentheses::All };
+                Ok(found.map_or(Value::Null, |found| Value::Text(directory.constraint_definition(found, parentheses))))
             }
             "pg_get_viewdef" => self.view_definition(args),
             "pg_get_expr" => Ok(args.first().cloned().unwrap_or(Value::Null)),
@@ -151,8 +155,9 @@ impl Functions {
         let ClassKind::Index(index) = &class.kind else { return Ok(Value::Null) };
         let column = signed(args, 1).unwrap_or(0);
         if column > 0 {
-            let name = class.columns.get(column as usize - 1).map(|column| quote_identifier(&column.name));
-            return Ok(text(&name.unwrap_or_default()));
+            // Without its direction.
+            let part = index.parts.get(column as usize - 1).map(|part| part.split(" DESC").next().unwrap_or(part));
+            return Ok(text(part.map_or("", |part| part.trim_end_matches(" NULLS FIRST"))));
         }
         let pretty = matches!(args.get(2), Some(Value::Bool(true)));
         let qualified = if pretty { Qualified::WhereNeeded } else { Qualified::Always };
@@ -325,18 +330,32 @@ impl Functions {
         }))
     }
 
-    /// Comments. The user cannot make any, so only PostgreSQL's own objects have them.
+    /// Comments.
     fn description(&self, name: &str, args: &[Value]) -> Option<Answer> {
         let oid = number(args, 0).unwrap_or(0);
-        Some(Ok(match (name, args.get(1)) {
-            ("obj_description", Some(Value::Text(catalog))) => {
-                let class = data::definition("pg_catalog", catalog).map(|definition| definition.oid);
-                description_of(oid, class)
+        let catalog = match args.get(1) {
+            Some(Value::Text(catalog)) => data::definition("pg_catalog", catalog).map(|definition| definition.oid),
+            _ => None,
+        };
+        Some(Ok(match name {
+            "obj_description" => self.comment(oid, catalog, 0).unwrap_or_else(|| description_of(oid, catalog)),
+            "col_description" => {
+                let column = signed(args, 1).unwrap_or(0);
+                self.comment(oid, Some(PG_CLASS), column).unwrap_or(Value::Null)
             }
-            ("obj_description", _) => description_of(oid, None),
-            ("col_description" | "shobj_description", _) => Value::Null,
+            "shobj_description" if oid == self.facts.database_oid() => {
+                self.comment(0, Some(PG_DATABASE), 0).unwrap_or(Value::Null)
+            }
+            "shobj_description" => self.comment(oid, catalog, 0).unwrap_or(Value::Null),
             _ => return None,
         }))
+    }
+
+    fn comment(&self, object: u32, catalog: Option<u32>, column: i64) -> Option<Value> {
+        let mut comments = self.facts.directory().comments.iter();
+        let found = comments
+            .find(|c| c.object == object && c.column == column && catalog.is_none_or(|catalog| c.catalog == catalog));
+        found.map(|comment| text(&comment.text))
     }
 
     fn size(&self, name: &str, args: &[Value]) -> Option<Answer> {
@@ -562,9 +581,8 @@ fn has_row(catalog: &str, oid: u32) -> bool {
 }
 
 fn description_of(oid: u32, class: Option<u32>) -> Value {
-    let schemas = [(PG_CATALOG_OID, "system catalog schema"), (PUBLIC_OID, "standard public schema")];
     if class == Some(PG_NAMESPACE) {
-        return schemas.iter().find(|(schema, _)| *schema == oid).map_or(Value::Null, |(_, said)| text(said));
+        return SCHEMA_COMMENTS.iter().find(|(schema, _)| *schema == oid).map_or(Value::Null, |(_, said)| text(said));
     }
     let fits = |row: &&Vec<Value>| row[0] == value(oid) && class.is_none_or(|class| row[1] == value(class));
     data::built_in("pg_description").iter().find(fits).map_or(Value::Null, |row| row[3].clone())

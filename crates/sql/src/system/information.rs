@@ -5,7 +5,7 @@
 
 use super::catalog::{Rows, view_definition};
 use super::data::{self, Definition, FunctionRow};
-use super::directory::{Attribute, Class, ClassKind, Constraint, ConstraintKind, Directory, Reference};
+use super::directory::{Attribute, Class, ClassKind, Constraint, ConstraintKind, Directory, Reference, parenthesized};
 use super::facts::Facts;
 use super::names::{PUBLIC_OID, SCHEMAS, format_type};
 use super::shape::{Shape, int, or_null, text};
@@ -344,6 +344,7 @@ fn constraint_type(constraint: &Constraint) -> &'static str {
         ConstraintKind::Primary => "PRIMARY KEY",
         ConstraintKind::Unique => "UNIQUE",
         ConstraintKind::Foreign(_) => "FOREIGN KEY",
+        ConstraintKind::Check(_) => "CHECK",
     }
 }
 
@@ -381,7 +382,11 @@ fn check_constraints(definition: &Definition, facts: &Facts) -> Rows {
     let row = |(_, column, name): (&Class, &Attribute, String)| {
         shape.row([text(&name), text(&format!("{} IS NOT NULL", column.name))])
     };
-    not_null_checks(facts.directory()).map(row).collect()
+    let declared = facts.directory().constraints.iter().filter_map(|c| match &c.kind {
+        ConstraintKind::Check(sql) => Some(shape.row([text(&c.name), text(&format!("({})", parenthesized(sql)))])),
+        _ => None,
+    });
+    declared.chain(not_null_checks(facts.directory()).map(row)).collect()
 }
 
 fn key_columns(definition: &Definition, facts: &Facts) -> Rows {
@@ -394,7 +399,8 @@ fn key_columns(definition: &Definition, facts: &Facts) -> Rows {
     let names = ["constraint_name", "table_name", "column_name", "ordinal_position", "position_in_unique_constraint"];
     let shape = Shape::new(definition, &same, names);
     let mut rows = Rows::new();
-    for c in &facts.directory().constraints {
+    let is_key = |c: &&Constraint| !matches!(c.kind, ConstraintKind::Check(_));
+    for c in facts.directory().constraints.iter().filter(is_key) {
         for (at, column) in facts.directory().column_names(c.table, &c.positions).iter().enumerate() {
             let referred = match c.kind {
                 ConstraintKind::Foreign(_) => int(at + 1),

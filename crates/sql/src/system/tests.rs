@@ -4,7 +4,8 @@ use super::*;
 use crate::types::Oid;
 use isles_kernel::names::GroupName;
 use isles_kernel::schema::{
-    Column, ForeignKey, Identity, Key, OnChange, Schema, Sequence, SqlType, Table, TableKind, View,
+    Check, Column, CommentOn, Expression, ForeignKey, Identity, Key, KeyOver, KeyPart, OnChange, Schema, Sequence,
+    SqlType, Table, TableKind, View,
 };
 use isles_kernel::value::DataType;
 use std::collections::HashSet;
@@ -25,8 +26,13 @@ fn users() -> Table {
             Column { sql_type: sql_type(1700, 655_366), ..Column::new("balance", DataType::Numeric) },
         ],
         primary_key: vec!["id".into()],
-        keys: vec![Key { name: "users_email".into(), columns: vec!["id".into(), "email".into()], unique: true }],
-        foreign_keys: vec![],
+        keys: vec![Key {
+            name: "users_email".into(),
+            columns: vec!["id".into(), "email".into()],
+            unique: true,
+            ..Key::default()
+        }],
+        ..Table::new("", TableKind::Global, vec![], &[])
     }
 }
 
@@ -71,20 +77,49 @@ fn notes() -> Table {
     let mut columns = vec![Column::new("_tenant", DataType::Text).not_null(), Column::new("_shard", DataType::Text)];
     columns.push(Column::new("id", DataType::Int8).not_null());
     columns.push(Column::new("_isles_seq", DataType::Int8));
-    let key = Key { name: "Notes by id".into(), columns: vec!["_tenant".into(), "id".into()], unique: true };
+    let key = Key {
+        name: "Notes by id".into(),
+        columns: vec!["_tenant".into(), "id".into()],
+        unique: true,
+        ..Key::default()
+    };
     Table {
         name: "notes".into(),
         kind: TableKind::Tenant,
         columns,
         primary_key: vec!["_tenant".into(), "id".into()],
         keys: vec![key],
-        foreign_keys: vec![],
+        ..users()
+    }
+}
+
+fn expression(sql: &str, column: &str) -> Expression {
+    Expression { sql: sql.into(), sqlite: String::new(), postgres: String::new(), columns: vec![column.into()] }
+}
+
+/// A table without a primary key, with a check, a unique constraint and an index over an expression of some rows.
+fn plans() -> Table {
+    let part = |over, descending| KeyPart { over, descending, nulls_first: descending };
+    let parts = vec![
+        part(KeyOver::Expression(expression("lower(name)", "name")), false),
+        part(KeyOver::Expression(expression("price + 1", "price")), false),
+        part(KeyOver::Column("price".into()), true),
+    ];
+    let predicate = Some(expression("price > 0", "price"));
+    let key = Key { name: "plans_some".into(), columns: vec!["price".into()], parts, predicate, ..Key::default() };
+    let unique = Key { constraint: true, ..Key::unique("plans_name_key", &["name"]) };
+    let columns = vec![Column::new("name", DataType::Text), Column::new("price", DataType::Int4), Column::hidden_key()];
+    Table {
+        keys: vec![key, unique],
+        checks: vec![Check { name: "positive".into(), expression: expression("price > 0", "price") }],
+        hidden_key: true,
+        ..Table::new("plans", TableKind::Global, columns, &["_isles_row"])
     }
 }
 
 fn schema() -> Schema {
     let mut schema = Schema::default();
-    for table in [users(), orders(), notes(), Table { name: "_isles_log".into(), keys: vec![], ..users() }] {
+    for table in [users(), orders(), notes(), plans(), Table { name: "_isles_log".into(), keys: vec![], ..users() }] {
         schema.tables.insert(table.name.clone(), table);
     }
     let columns = vec![("id".into(), SqlType { oid: 20, modifier: -1 })];
@@ -93,6 +128,11 @@ fn schema() -> Schema {
     for sequence in [sequence("orders_id_seq", Some(("orders", "id"))), sequence("tickets", None)] {
         schema.sequences.insert(sequence.name.clone(), sequence);
     }
+    schema.comments = vec![
+        (CommentOn::Database, "all of it".into()),
+        (CommentOn::Table("users".into()), "who".into()),
+        (CommentOn::Column("users".into(), "email".into()), "where to".into()),
+    ];
     schema
 }
 
@@ -180,7 +220,7 @@ fn oids_are_unique_stable_and_the_users() {
     };
     let classes = ids("pg_catalog.pg_class");
     let all: Vec<i64> = [classes.clone(), ids("pg_catalog.pg_constraint"), ids("pg_catalog.pg_attrdef")].concat();
-    assert_eq!(classes.len(), 3 + 5 + 1 + 2, "tables, indexes, view, sequences");
+    assert_eq!(classes.len(), 4 + 7 + 1 + 2, "tables, indexes, view, sequences");
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
     assert!(all.iter().all(|oid| *oid <= i64::from(i32::MAX)));
     // An object's number does not depend on what else there is.
@@ -353,4 +393,44 @@ fn settings_are_the_sessions_with_postgresqls_descriptions() {
 fn a_function_of_the_language_is_not_ours() {
     let lower = data::functions().find(|f| f.name == "lower").expect("there").oid;
     assert!(Functions::new(Arc::new(facts())).call(Oid(lower), &[Value::Null]).is_none());
+}
+
+#[test]
+fn a_table_without_a_primary_key_shows_none() {
+    let constraints = show("pg_catalog.pg_constraint", &["conname", "contype"], &[("conrelid", &say(&class("plans")))]);
+    assert_eq!(constraints, ["plans_name_key|u", "positive|c"]);
+    let columns = ["relnatts", "relchecks", "relhasindex"];
+    assert_eq!(show("pg_catalog.pg_class", &columns, &[("relname", "plans")]), ["2|1|true"]);
+}
+
+#[test]
+fn indexes_over_expressions_are_said_whole() {
+    let says =
+        "CREATE INDEX plans_some ON public.plans USING btree (lower(name), (price + 1), price DESC) WHERE (price > 0)";
+    assert_eq!(said("pg_get_indexdef", &[class("plans_some")]), says);
+    let part = |at| said("pg_get_indexdef", &[class("plans_some"), Value::Int(at), Value::Bool(false)]);
+    assert_eq!([part(1), part(2), part(3)], ["lower(name)", "(price + 1)", "price"]);
+    let columns = ["indkey", "indoption", "indexprs", "indpred"];
+    let index = show("pg_catalog.pg_index", &columns, &[("indexrelid", &say(&class("plans_some")))]);
+    assert_eq!(index, ["{0,0,2}|{0,0,3}|lower(name), price + 1|price > 0"]);
+}
+
+#[test]
+fn comments_are_found_by_what_they_are_on() {
+    assert_eq!(said("obj_description", &[class("users"), Value::text("pg_class")]), "who");
+    assert_eq!(said("col_description", &[class("users"), Value::Int(2)]), "where to");
+    assert_eq!(said("col_description", &[class("users"), Value::Int(1)]), "null");
+    let users = show("pg_catalog.pg_description", &["objsubid", "description"], &[("objoid", &say(&class("users")))]);
+    assert_eq!(users, ["0|who", "2|where to"]);
+    assert_eq!(show("pg_catalog.pg_shdescription", &["description"], &[]), ["all of it"]);
+}
+
+#[test]
+fn a_check_is_in_parentheses() {
+    let oid = rows("pg_catalog.pg_constraint", &facts()).expect("rows");
+    let check = oid.iter().find(|row| row[1] == Value::text("positive")).expect("there")[0].clone();
+    assert_eq!(said("pg_get_constraintdef", &[check.clone()]), "CHECK ((price > 0))");
+    assert_eq!(said("pg_get_constraintdef", &[check, Value::Bool(true)]), "CHECK (price > 0)");
+    let clause = show("information_schema.check_constraints", &["check_clause"], &[("constraint_name", "positive")]);
+    assert_eq!(clause, ["((price > 0))"]);
 }

@@ -308,6 +308,7 @@ pub struct ModifyPlan {
 pub struct RewritePlan {
     pub table: Arc<Table>,
     /// Returns, for each row: its old columns whole, its new columns whole (an update), and the `RETURNING` values.
+    /// A row that several rows of FROM match is there as often; as in PostgreSQL, one of them counts.
     pub rows: QueryPlan,
     pub kind: RewriteKind,
     /// Deletes by key: parameters are the primary key's columns, then the hidden column's old value.

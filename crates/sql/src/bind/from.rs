@@ -300,7 +300,10 @@ impl Binder<'_> {
             && call.args().len() > 1
             && super::call::function_name(call).is_ok_and(|name| name == "unnest")
         {
-            return self.refuse("unnest of several arrays", call.location);
+            let before = std::mem::replace(&mut self.scope().lateral, true);
+            let found = self.placed(Place::FromFunction, |binder| binder.unnest_many(range, call));
+            self.scope().lateral = before;
+            return found;
         }
         let before = std::mem::replace(&mut self.scope().lateral, true);
         let call = self.placed(Place::FromFunction, |binder| binder.call_in_from(node));
@@ -551,7 +554,7 @@ fn visible_columns(items: &[Item]) -> impl Iterator<Item = &ItemColumn> {
     items.iter().filter(|item| item.by_column).flat_map(|item| &item.columns)
 }
 
-fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
+pub(super) fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
     let names: Vec<&str> = alias.colnames().iter().filter_map(Node::as_str).collect();
     if names.len() > columns.len() {
         let table = alias.aliasname().unwrap_or_default();

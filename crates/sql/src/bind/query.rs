@@ -2,6 +2,7 @@
 
 use super::expr::location;
 use super::from::plain_query;
+use super::lockstep::Lockstep;
 use super::scope::{CteEntry, Place};
 use super::walk::{self, Go};
 use super::{Binder, MAX_DEPTH, Result, group, names, resolve};
@@ -504,11 +505,12 @@ impl Binder<'_> {
         if group_by == GroupBy::None && (having.is_some() || self.scope().aggregates) {
             group_by = GroupBy::Keys(Vec::new());
         }
-        if let Some(function) = self.scope().set_function.take() {
+        let in_step = self.scope().lockstep.take().map(Lockstep::finish);
+        if let Some(function) = self.scope().set_function.take().map(From::Function).or(in_step) {
             if group_by != GroupBy::None || self.scope().windows || distinct != Distinct::No {
                 return self.refuse("a set-returning function among the targets of a grouped query", -1);
             }
-            from.push(From::Function(function));
+            from.push(function);
         }
         let columns = targets[..visible].iter().map(|t| Field { name: t.name.clone(), ty: t.expr.ty }).collect();
         let targets: Vec<Expr> = targets.into_iter().map(|target| target.expr).collect();
@@ -539,6 +541,12 @@ impl Binder<'_> {
     pub(super) fn targets(&mut self, list: &CastNodeList<nodes::ResTarget>, place: Place) -> Result<Vec<Target>> {
         let mut targets = Vec::new();
         self.scope().set_function = None;
+        self.scope().lockstep = None;
+        if place == Place::Target && super::lockstep::is_wanted(list) {
+            let rel = self.new_rel();
+            self.scope().rels.push(rel);
+            self.scope().lockstep = Some(Lockstep::new(rel));
+        }
         for target in list.iter() {
             self.target(target, place, &mut targets)?;
         }

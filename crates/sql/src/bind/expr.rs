@@ -150,6 +150,11 @@ impl Binder<'_> {
                 self.qualified_column(Some(schema), table, name, at)
             }
             [.., None] => self.refuse("a whole row in an expression", at),
+            [_, _, _, _, _, ..] => {
+                let names: Vec<&str> = fields.iter().map(|field| field.unwrap_or("*")).collect();
+                let message = format!("improper qualified name (too many dotted names): {}", names.join("."));
+                self.fail("42601", message, at)
+            }
             _ => self.refuse("a reference to another database", at),
         }
     }
@@ -248,6 +253,11 @@ impl Binder<'_> {
 
     fn null_test(&mut self, test: &nodes::NullTest) -> Result<Expr> {
         let arg = self.expr(test.arg())?;
+        // The test asks for no type, so it decides none.
+        if let (ExprKind::Param(at), types::UNKNOWN) = (&arg.kind, arg.ty.oid) {
+            let message = format!("could not determine data type of parameter ${}", at + 1);
+            return self.fail("42P18", message, location(test.arg()));
+        }
         let arg = self.resolve_unknown(arg)?;
         let negated = test.nulltesttype == NullTestType::IS_NOT_NULL;
         match arg.kind {

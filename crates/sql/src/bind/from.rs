@@ -106,6 +106,12 @@ impl Binder<'_> {
         entry.uses += 1;
         let entry = entry.clone();
         let Some(columns) = entry.columns else {
+            if !entry.readable {
+                let message = format!(
+                    "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
+                );
+                return self.fail("42P19", message, var.location);
+            }
             let message =
                 format!("recursive reference to query \"{name}\" must not appear within its non-recursive term");
             return self.fail("42P19", message, var.location);
@@ -143,7 +149,15 @@ impl Binder<'_> {
             }
             None => {
                 let full = var.schemaname().map_or_else(|| name.to_string(), |schema| format!("{schema}.{name}"));
-                self.fail("42P01", format!("relation \"{full}\" does not exist"), var.location)
+                let mut error = SqlError::new("42P01", format!("relation \"{full}\" does not exist"));
+                if self.later_ctes.iter().any(|later| *later == full) {
+                    let detail = format!(
+                        "There is a WITH item named \"{name}\", but it cannot be referenced from this part of the query."
+                    );
+                    let hint = "Use WITH RECURSIVE, or re-order the WITH items to remove forward references.";
+                    error = error.with_detail(detail).with_hint(hint);
+                }
+                Err(self.at(error, var.location))
             }
         }
     }

@@ -171,6 +171,8 @@ pub(crate) struct Binder<'a> {
     next_cte: u32,
     scopes: Vec<Scope>,
     ctes: Vec<CteEntry>,
+    /// Common table expressions that are not defined yet, for a hint.
+    later_ctes: Vec<String>,
     place: Place,
     depth: usize,
     views: usize,
@@ -190,6 +192,7 @@ impl<'a> Binder<'a> {
             next_cte: 0,
             scopes: Vec::new(),
             ctes: Vec::new(),
+            later_ctes: Vec::new(),
             place: Place::None,
             depth: 0,
             views: 0,

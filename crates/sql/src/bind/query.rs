@@ -100,6 +100,14 @@ impl Binder<'_> {
 
     pub(super) fn with_clause(&mut self, with: Option<&nodes::WithClause>) -> Result<Vec<Cte>> {
         let Some(with) = with else { return Ok(Vec::new()) };
+        let names = with.ctes().iter().filter_map(|cte| cte.ctename()).map(str::to_string).collect();
+        let before = std::mem::replace(&mut self.later_ctes, names);
+        let bound = self.with_items(with);
+        self.later_ctes = before;
+        bound
+    }
+
+    fn with_items(&mut self, with: &nodes::WithClause) -> Result<Vec<Cte>> {
         let mut bound: Vec<Cte> = Vec::new();
         for cte in with.ctes().iter() {
             let name = cte.ctename().unwrap_or_default();
@@ -118,6 +126,7 @@ impl Binder<'_> {
                 uses: 0,
                 readable: !matches!(&cte.body, CteBody::Write(statement) if returning(statement).is_none()),
             });
+            self.later_ctes.retain(|name| *name != cte.name);
             bound.push(cte);
         }
         Ok(bound)
@@ -132,7 +141,14 @@ impl Binder<'_> {
                 self.recursive_cte(cte, select, id, &name)?
             }
             Node::SelectStmt(select) => {
-                let query = self.subquery(select)?;
+                let mark = self.ctes.len();
+                if recursive {
+                    let entry = CteEntry { name: name.clone(), id, columns: None, uses: 0, readable: false };
+                    self.ctes.push(entry);
+                }
+                let query = self.subquery(select);
+                self.ctes.truncate(mark);
+                let query = query?;
                 let fields = query.columns.clone();
                 (CteBody::Query(Box::new(query)), fields)
             }

@@ -84,7 +84,7 @@ pub(super) struct CteEntry {
     pub columns: Option<Vec<Field>>,
     /// Whether uses are counted: how often a recursive one named itself.
     pub uses: usize,
-    /// A data-modifying one without RETURNING has no rows to name.
+    /// False for a data-modifying one without RETURNING, which has no rows, and for one that cannot be recursive.
     pub readable: bool,
 }
 

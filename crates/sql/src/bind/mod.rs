@@ -169,6 +169,8 @@ pub(crate) struct Binder<'a> {
     place: Place,
     depth: usize,
     views: usize,
+    /// The table and columns of an INSERT whose source is being bound, for a hint.
+    insert_target: Option<(String, Vec<String>)>,
     relations: HashMap<String, Arc<Relation>>,
 }
 
@@ -186,6 +188,7 @@ impl<'a> Binder<'a> {
             place: Place::None,
             depth: 0,
             views: 0,
+            insert_target: None,
             relations: HashMap::new(),
         }
     }

@@ -53,7 +53,10 @@ impl Binder<'_> {
             let named = binder.insert_columns(insert.cols(), &table)?;
             // The source does not see the table.
             let scopes = std::mem::take(&mut binder.scopes);
+            let names = table.columns.iter().map(|column| column.name.clone()).collect();
+            let before = binder.insert_target.replace((table.name.clone(), names));
             let source = binder.insert_source(insert, &table, named);
+            binder.insert_target = before;
             binder.scopes = scopes;
             let (source, columns) = source?;
             let conflict = match insert.on_conflict_clause() {

@@ -264,6 +264,9 @@ mod tests {
             primary_key: vec!["id".into()],
             keys: vec![],
             foreign_keys: vec![],
+            checks: vec![],
+            primary_key_name: None,
+            hidden_key: false,
         }
     }
 

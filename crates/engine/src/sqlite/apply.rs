@@ -40,14 +40,33 @@ impl TableWrites {
         let matched = matched.join(" AND ");
         let name = ddl::quoted(&table.name);
         TableWrites {
-            put: format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table)).into(),
+            put: put_sql(table).into(),
             delete: format!("DELETE FROM {name} WHERE {matched}").into(),
             bucket: format!("SELECT {BUCKET_COLUMN} FROM {name} WHERE {matched}").into(),
-            rivals: table.keys.iter().filter(|key| key.unique).map(|unique| rivals(table, &key, unique)).collect(),
+            rivals: plain_unique(table).map(|unique| rivals(table, &key, unique)).collect(),
             key_types: key_types(table, &key),
             table: table.clone(),
         }
     }
+}
+
+/// The unique keys that are over columns alone.
+fn plain_unique(table: &Table) -> impl Iterator<Item = &Key> {
+    table.keys.iter().filter(|key| key.unique_columns().is_some())
+}
+
+/// Writes a row. Rivals in a key over expressions or some of the rows are not looked for, so such a key must refuse,
+/// where `OR REPLACE` would silently remove a row that may be the newer one.
+fn put_sql(table: &Table) -> String {
+    let name = ddl::quoted(&table.name);
+    if table.keys.iter().filter(|key| key.unique).count() == plain_unique(table).count() {
+        return format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table));
+    }
+    let hidden = table.hidden_columns().iter().map(|name| (*name).to_string());
+    let all = hidden.chain(table.columns.iter().map(|column| column.name.clone()));
+    let set: Vec<String> = all.map(|name| format!("{0} = excluded.{0}", ddl::quoted(&name))).collect();
+    let key = ddl::quoted_list(&table.physical_key());
+    format!("INSERT INTO {name} {} ON CONFLICT ({key}) DO UPDATE SET {}", columns_and_values(table), set.join(", "))
 }
 
 /// Parameters: the row's key, then the values of the unique key.

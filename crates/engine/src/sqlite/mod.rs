@@ -17,6 +17,7 @@
 //!   * `format`       what stands in the file besides the user's tables
 //!   * `log`          the change log
 //!   * `writer`       group commit
+//!   * `schema`       changes of the schema, in place or by rebuilding a table
 //!   * `queue`        who writes next
 //!   * `reader`       the pool of readers
 //!   * `apply`        rows that come from other shards
@@ -43,6 +44,7 @@ mod pledge;
 mod queue;
 mod raw;
 mod reader;
+mod schema;
 mod snapshot;
 mod transaction;
 mod value;
@@ -422,7 +424,7 @@ impl Shard for SqliteShard {
     }
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
-        self.submit(SCHEMA_TIME, Company::Alone, move |writer| change_schema(writer, from, &changes)).await
+        self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {
@@ -470,32 +472,4 @@ impl Shard for SqliteShard {
     async fn close(&self) -> Result<()> {
         queue::close(&self.shared).await
     }
-}
-
-fn change_schema(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
-    let now = writer.state.schema.clone();
-    if now.version != from {
-        return already_changed(writer, from, changes);
-    }
-    let mut step = Schema::clone(&now);
-    for change in changes {
-        let next = step.apply(std::slice::from_ref(change))?;
-        for sql in ddl::statements(&step, change)? {
-            writer.db.own_text(&sql, &[], &[])?;
-        }
-        step = next;
-    }
-    step.version = from.next();
-    writer.set_schema(step)?;
-    Ok(writer.state.schema.clone())
-}
-
-/// A change that was asked for twice is done once; the caller may not have heard of the first time.
-fn already_changed(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
-    let now = writer.state.schema.clone();
-    let before = format::load_schema(&mut writer.db, format::SCHEMA_BEFORE)?;
-    if before.version == from && before.apply(changes).is_ok_and(|asked| asked == *now) {
-        return Ok(now);
-    }
-    Err(ShardError::Conflict(format!("the schema is at version {}, not {from}", now.version)))
 }

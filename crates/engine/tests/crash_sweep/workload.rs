@@ -41,13 +41,23 @@ pub(crate) fn source() -> StreamId {
 
 fn table(name: &str, columns: Vec<Column>, primary_key: &[&str]) -> Table {
     let primary_key = primary_key.iter().map(|name| (*name).to_string()).collect();
-    Table { name: name.into(), kind: hash_kind("id"), columns, primary_key, keys: vec![], foreign_keys: vec![] }
+    Table {
+        name: name.into(),
+        kind: hash_kind("id"),
+        columns,
+        primary_key,
+        keys: vec![],
+        foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
+    }
 }
 
 fn tables() -> Vec<SchemaChange> {
     let id = || Column::new("id", DataType::Int8).not_null();
     let mut entries = table("entries", vec![id(), Column::new("body", DataType::Text)], &["id"]);
-    entries.keys.push(Key { name: "entries_body".into(), columns: vec!["body".into()], unique: false });
+    entries.keys.push(Key::index("entries_body", &["body"]));
     let line = Column::new("line", DataType::Int8).not_null();
     let mut lines = table("lines", vec![id(), line, Column::new("text", DataType::Text)], &["id", "line"]);
     lines.foreign_keys.push(ForeignKey {
@@ -541,7 +551,7 @@ impl Life {
     async fn changer(&self, shard: &SqliteShard) {
         let default = Some(Value::text("none"));
         let extra = Column { default, ..Column::new("extra", DataType::Text).not_null() };
-        let key = Key { name: "lines_text".into(), columns: vec!["text".into()], unique: false };
+        let key = Key::index("lines_text", &["text"]);
         let changes = [
             SchemaChange::AddColumn { table: "entries".into(), column: extra },
             SchemaChange::CreateKey { table: "lines".into(), key },

@@ -88,6 +88,11 @@ impl RecordBuilder {
         self.changes
     }
 
+    /// The size of the changes so far.
+    pub fn bytes(&self) -> usize {
+        self.body.bytes.len()
+    }
+
     pub fn mark(&self) -> Mark {
         Mark { bytes: self.body.bytes.len(), changes: self.changes }
     }

@@ -10,14 +10,18 @@
 //!   * [`id`]         self-routing ids and instance names
 //!   * [`placement`]  groups, regions, generations: which bucket a key belongs to
 //!   * [`routing`]    which shard a bucket or a pinned tenant lives on
+//!   * [`interval`]   months, days and microseconds
 //!   * [`value`]      typed values, without loss on any engine
+//!   * [`form`]       the text of a value that is stored as text
 //!   * [`schema`]     tables as the shards store them
 //!   * [`change`]     row changes, as the change log records them
 
 pub mod change;
 pub mod error;
+pub mod form;
 pub mod hash;
 pub mod id;
+pub mod interval;
 pub mod names;
 pub mod placement;
 pub mod routing;

@@ -12,6 +12,8 @@
 //! Dates and times keep PostgreSQL's own representation (days or microseconds from 2000-01-01, the extremes of the
 //! integer for ±infinity), since every engine and the wire protocol can hold it exactly.
 
+use crate::form;
+use crate::interval::Interval;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -23,6 +25,9 @@ pub const DATES: RangeInclusive<i32> = -2_451_545..=2_145_031_948;
 pub const TIMESTAMPS: RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
 /// Midnight to midnight; 24:00:00 is a time.
 pub const TIMES: RangeInclusive<i64> = 0..=86_400_000_000;
+
+/// PostgreSQL's limit on the members of an array.
+pub const MAX_ARRAY_MEMBERS: usize = 134_217_727;
 
 /// The types a column can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,10 +48,58 @@ pub enum DataType {
     TimestampTz,
     Uuid,
     Json,
+    Interval,
+    /// One dimension, counted from 1. Arrays of arrays are not carried.
+    Array(Element),
+}
+
+/// What an array can hold: any of the other types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Element {
+    Bool,
+    Int2,
+    Int4,
+    Int8,
+    Float4,
+    Float8,
+    Numeric,
+    Text,
+    Bytes,
+    Date,
+    Time,
+    Timestamp,
+    TimestampTz,
+    Uuid,
+    Json,
+    Interval,
+}
+
+impl From<Element> for DataType {
+    fn from(element: Element) -> DataType {
+        match element {
+            Element::Bool => DataType::Bool,
+            Element::Int2 => DataType::Int2,
+            Element::Int4 => DataType::Int4,
+            Element::Int8 => DataType::Int8,
+            Element::Float4 => DataType::Float4,
+            Element::Float8 => DataType::Float8,
+            Element::Numeric => DataType::Numeric,
+            Element::Text => DataType::Text,
+            Element::Bytes => DataType::Bytes,
+            Element::Date => DataType::Date,
+            Element::Time => DataType::Time,
+            Element::Timestamp => DataType::Timestamp,
+            Element::TimestampTz => DataType::TimestampTz,
+            Element::Uuid => DataType::Uuid,
+            Element::Json => DataType::Json,
+            Element::Interval => DataType::Interval,
+        }
+    }
 }
 
 impl DataType {
-    pub const ALL: [DataType; 15] = [
+    pub const ALL: [DataType; 32] = [
         DataType::Bool,
         DataType::Int2,
         DataType::Int4,
@@ -62,7 +115,47 @@ impl DataType {
         DataType::TimestampTz,
         DataType::Uuid,
         DataType::Json,
+        DataType::Interval,
+        DataType::Array(Element::Bool),
+        DataType::Array(Element::Int2),
+        DataType::Array(Element::Int4),
+        DataType::Array(Element::Int8),
+        DataType::Array(Element::Float4),
+        DataType::Array(Element::Float8),
+        DataType::Array(Element::Numeric),
+        DataType::Array(Element::Text),
+        DataType::Array(Element::Bytes),
+        DataType::Array(Element::Date),
+        DataType::Array(Element::Time),
+        DataType::Array(Element::Timestamp),
+        DataType::Array(Element::TimestampTz),
+        DataType::Array(Element::Uuid),
+        DataType::Array(Element::Json),
+        DataType::Array(Element::Interval),
     ];
+
+    /// The type as a member of an array; none for an array.
+    pub fn element(self) -> Option<Element> {
+        Some(match self {
+            DataType::Bool => Element::Bool,
+            DataType::Int2 => Element::Int2,
+            DataType::Int4 => Element::Int4,
+            DataType::Int8 => Element::Int8,
+            DataType::Float4 => Element::Float4,
+            DataType::Float8 => Element::Float8,
+            DataType::Numeric => Element::Numeric,
+            DataType::Text => Element::Text,
+            DataType::Bytes => Element::Bytes,
+            DataType::Date => Element::Date,
+            DataType::Time => Element::Time,
+            DataType::Timestamp => Element::Timestamp,
+            DataType::TimestampTz => Element::TimestampTz,
+            DataType::Uuid => Element::Uuid,
+            DataType::Json => Element::Json,
+            DataType::Interval => Element::Interval,
+            DataType::Array(_) => return None,
+        })
+    }
 
     /// The name PostgreSQL gives this type.
     pub fn postgres_name(self) -> &'static str {
@@ -82,6 +175,23 @@ impl DataType {
             DataType::TimestampTz => "timestamp with time zone",
             DataType::Uuid => "uuid",
             DataType::Json => "json",
+            DataType::Interval => "interval",
+            DataType::Array(Element::Bool) => "boolean[]",
+            DataType::Array(Element::Int2) => "smallint[]",
+            DataType::Array(Element::Int4) => "integer[]",
+            DataType::Array(Element::Int8) => "bigint[]",
+            DataType::Array(Element::Float4) => "real[]",
+            DataType::Array(Element::Float8) => "double precision[]",
+            DataType::Array(Element::Numeric) => "numeric[]",
+            DataType::Array(Element::Text) => "text[]",
+            DataType::Array(Element::Bytes) => "bytea[]",
+            DataType::Array(Element::Date) => "date[]",
+            DataType::Array(Element::Time) => "time without time zone[]",
+            DataType::Array(Element::Timestamp) => "timestamp without time zone[]",
+            DataType::Array(Element::TimestampTz) => "timestamp with time zone[]",
+            DataType::Array(Element::Uuid) => "uuid[]",
+            DataType::Array(Element::Json) => "json[]",
+            DataType::Array(Element::Interval) => "interval[]",
         }
     }
 }
@@ -108,8 +218,11 @@ pub enum Value {
     /// As `Timestamp`, in UTC.
     TimestampTz(i64),
     Uuid([u8; 16]),
-    /// The text as it was given: `json`, not `jsonb`.
+    /// The text as it was given, or for a `jsonb` as PostgreSQL shows it.
     Json(String),
+    Interval(Interval),
+    /// Members of one type, or null; none of them an array.
+    Array(Vec<Value>),
 }
 
 /// JSON has no NaN and no infinity, and not every reader of it is exact: floats travel as text.
@@ -140,6 +253,8 @@ impl PartialEq for Value {
             (Value::Time(a), Value::Time(b)) => a == b,
             (Value::Timestamp(a), Value::Timestamp(b)) | (Value::TimestampTz(a), Value::TimestampTz(b)) => a == b,
             (Value::Uuid(a), Value::Uuid(b)) => a == b,
+            (Value::Interval(a), Value::Interval(b)) => a == b,
+            (Value::Array(a), Value::Array(b)) => a == b,
             _ => false,
         }
     }
@@ -169,7 +284,11 @@ impl Value {
             (Value::Timestamp(t), DataType::Timestamp) | (Value::TimestampTz(t), DataType::TimestampTz) => {
                 TIMESTAMPS.contains(t) || [i64::MIN, i64::MAX].contains(t)
             }
+            (Value::Array(members), DataType::Array(element)) => {
+                members.len() <= MAX_ARRAY_MEMBERS && members.iter().all(|member| member.fits(element.into()))
+            }
             (Value::Bool(_), DataType::Bool)
+            | (Value::Interval(_), DataType::Interval)
             | (Value::Int(_), DataType::Int8)
             | (Value::Float(_), DataType::Float8)
             | (Value::Numeric(_), DataType::Numeric)
@@ -187,6 +306,7 @@ impl Value {
             Value::Text(s) | Value::Json(s) => s.len(),
             Value::Bytes(b) => b.len(),
             Value::Numeric(n) => n.as_str().len(),
+            Value::Array(members) => members.iter().map(Value::weight).sum(),
             _ => 0,
         };
         size_of::<Value>() + heap
@@ -370,6 +490,8 @@ const TIMESTAMP: u8 = 10;
 const TIMESTAMPTZ: u8 = 11;
 const UUID: u8 = 12;
 const JSON: u8 = 13;
+const INTERVAL: u8 = 14;
+const ARRAY: u8 = 15;
 
 impl Encoder {
     pub fn varint(&mut self, mut n: u64) {
@@ -431,8 +553,34 @@ impl Encoder {
         match ty {
             DataType::Numeric => self.tagged(NUMERIC, text),
             DataType::Json => self.tagged(JSON, text),
+            DataType::Interval | DataType::Array(_) => self.parsed(ty, text),
             _ => self.tagged(TEXT, text),
         }
+    }
+
+    /// A value that some engine stores as text and this form does not. A text that is none stays a text, so that a
+    /// reader sees what is there.
+    fn parsed(&mut self, ty: DataType, bytes: &[u8]) {
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        let value = match ty {
+            DataType::Array(element) => form::parse_array(text, element).map(Value::Array),
+            _ => Interval::parse(text).map(Value::Interval),
+        };
+        match value {
+            Some(value) => self.value(&value),
+            None => self.tagged(TEXT, bytes),
+        }
+    }
+
+    fn interval(&mut self, interval: &Interval) {
+        self.tagged_int(INTERVAL, i64::from(interval.months));
+        self.zigzag(i64::from(interval.days));
+        self.zigzag(interval.micros);
+    }
+
+    fn array(&mut self, members: &[Value]) {
+        self.bytes.push(ARRAY);
+        self.row(members);
     }
 
     pub fn bytes_of(&mut self, ty: DataType, bytes: &[u8]) {
@@ -460,6 +608,8 @@ impl Encoder {
             Value::Timestamp(t) => self.tagged_int(TIMESTAMP, *t),
             Value::TimestampTz(t) => self.tagged_int(TIMESTAMPTZ, *t),
             Value::Uuid(u) => self.bytes_of(DataType::Uuid, u),
+            Value::Interval(interval) => self.interval(interval),
+            Value::Array(members) => self.array(members),
         }
     }
 
@@ -470,10 +620,15 @@ impl Encoder {
     }
 }
 
-/// The bytes under which a key is remembered: equal for keys that SQL calls equal, so numerics lose their scale and
-/// zeros their sign.
+/// The bytes under which a key is remembered: equal for keys that SQL calls equal, so numerics lose their scale,
+/// zeros their sign, and a month is 30 days.
 pub fn key_bytes(key: &[Value]) -> Vec<u8> {
     let mut out = Encoder::default();
+    push_key(&mut out, key);
+    out.bytes
+}
+
+fn push_key(out: &mut Encoder, key: &[Value]) {
     out.varint(key.len() as u64);
     for value in key {
         match value {
@@ -482,10 +637,14 @@ pub fn key_bytes(key: &[Value]) -> Vec<u8> {
                 out.text_of(DataType::Numeric, trimmed.as_bytes());
             }
             Value::Float(x) if *x == 0.0 => out.float(0.0),
+            Value::Interval(interval) => out.tagged(INTERVAL, &interval.span().to_le_bytes()),
+            Value::Array(members) => {
+                out.bytes.push(ARRAY);
+                push_key(out, members);
+            }
             other => out.value(other),
         }
     }
-    out.bytes
 }
 
 /// Bytes that are not what an [`Encoder`] writes.
@@ -550,7 +709,21 @@ impl<'a> Decoder<'a> {
     }
 
     pub fn value(&mut self) -> Result<Value, Damaged> {
-        Ok(match self.byte()? {
+        match self.byte()? {
+            ARRAY => Ok(Value::Array(self.members()?)),
+            tag => self.scalar(tag),
+        }
+    }
+
+    /// Members are no arrays themselves, so no input can make this recurse.
+    fn members(&mut self) -> Result<Vec<Value>, Damaged> {
+        let len = self.length()?;
+        let mut member = || self.byte().and_then(|tag| self.scalar(tag));
+        (0..len).map(|_| member()).collect()
+    }
+
+    fn scalar(&mut self, tag: u8) -> Result<Value, Damaged> {
+        Ok(match tag {
             NULL => Value::Null,
             FALSE => Value::Bool(false),
             TRUE => Value::Bool(true),
@@ -565,16 +738,25 @@ impl<'a> Decoder<'a> {
             TIMESTAMPTZ => Value::TimestampTz(self.zigzag()?),
             UUID => Value::Uuid(self.take(16)?.try_into().map_err(|_| Damaged)?),
             JSON => Value::Json(self.str()?.to_string()),
+            INTERVAL => Value::Interval(self.interval()?),
             _ => return Err(Damaged),
         })
     }
 
-    pub fn row(&mut self) -> Result<Vec<Value>, Damaged> {
+    fn interval(&mut self) -> Result<Interval, Damaged> {
+        let small = |n: i64| i32::try_from(n).map_err(|_| Damaged);
+        Ok(Interval::new(small(self.zigzag()?)?, small(self.zigzag()?)?, self.zigzag()?))
+    }
+
+    /// How many values follow.
+    fn length(&mut self) -> Result<usize, Damaged> {
         let len = usize::try_from(self.varint()?).map_err(|_| Damaged)?;
         // Each value takes at least one byte, so a length beyond the input is a lie and must not be allocated.
-        if len > self.rest.len() {
-            return Err(Damaged);
-        }
+        if len > self.rest.len() { Err(Damaged) } else { Ok(len) }
+    }
+
+    pub fn row(&mut self) -> Result<Vec<Value>, Damaged> {
+        let len = self.length()?;
         (0..len).map(|_| self.value()).collect()
     }
 }
@@ -636,9 +818,35 @@ mod tests {
         assert_eq!(bytes("0.0"), bytes("0"));
         assert_ne!(bytes("10"), bytes("1"));
         assert_eq!(key_bytes(&[Value::Float(-0.0)]), key_bytes(&[Value::Float(0.0)]));
+        let interval = |months, days| Value::Interval(Interval::new(months, days, 0));
+        assert_eq!(key_bytes(&[interval(1, 0)]), key_bytes(&[interval(0, 30)]));
+        let array = |text: &str| key_bytes(&[Value::Array(vec![Value::Numeric(numeric(text))])]);
+        assert_eq!(array("1.0"), array("1"));
+    }
+
+    /// A shard that stores texts and one that does not write the same bytes.
+    #[test]
+    fn stored_texts_encode_as_their_values() {
+        let members = vec![Value::Int(1), Value::Null];
+        for (ty, text, value) in [
+            (DataType::Interval, "1 mon -00:00:01", Value::Interval(Interval::new(1, 0, -1_000_000))),
+            (DataType::Array(Element::Int4), "{1,NULL}", Value::Array(members)),
+        ] {
+            let (mut stored, mut direct) = (Encoder::default(), Encoder::default());
+            stored.text_of(ty, text.as_bytes());
+            direct.value(&value);
+            assert_eq!(stored.bytes, direct.bytes);
+        }
     }
 
     pub(crate) fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            4 => any_scalar(),
+            1 => prop::collection::vec(any_scalar(), 0..4).prop_map(Value::Array),
+        ]
+    }
+
+    fn any_scalar() -> impl Strategy<Value = Value> {
         prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::Bool),
@@ -653,6 +861,7 @@ mod tests {
             any::<i64>().prop_map(Value::TimestampTz),
             any::<[u8; 16]>().prop_map(Value::Uuid),
             any::<String>().prop_map(Value::Json),
+            (any::<i32>(), any::<i32>(), any::<i64>()).prop_map(|(m, d, t)| Value::Interval(Interval::new(m, d, t))),
         ]
     }
 

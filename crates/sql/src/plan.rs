@@ -53,6 +53,10 @@ pub struct ShardsNode {
     pub offset: Option<Expr>,
     /// Columns that go on; the fragment may have more, for merging alone, which come last.
     pub visible: usize,
+    /// The fragment gives rows even where nothing matches (an aggregate without groups): when the target comes to no
+    /// shard at all (its keys are null, or it is [`Target::Nowhere`]), any one shard is asked. Then it must answer as
+    /// if it held nothing that the keys name, which it does.
+    pub must_run: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,8 +142,8 @@ pub struct Fragment {
     pub statement: Statement,
     /// The columns it returns, hidden ones too.
     pub fields: Vec<Field>,
-    sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
-    postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
 }
 
 /// A statement in an engine's dialect.
@@ -183,6 +187,9 @@ pub struct InsertPlan {
     pub row: Fragment,
     /// The client's parameters that come after the row's own.
     pub extra: Vec<(usize, Type)>,
+    /// Columns that the router computes for each row of [`InsertRows::Query`], which has null there: `nextval` and
+    /// other volatile defaults, which no shard may compute. Empty for values.
+    pub defaults: Vec<(usize, Expr)>,
     /// Positions of the shard key's columns; empty unless the table is hashed.
     pub shard_key: Vec<usize>,
     pub target: InsertTarget,
@@ -206,7 +213,7 @@ pub enum InsertTarget {
 pub enum InsertRows {
     /// Whole rows in the table's column order, without any column reference.
     Values(Vec<Vec<Expr>>),
-    /// A query whose fields are the columns of the table, in order.
+    /// A query whose fields are the columns of the table, in order; see also [`InsertPlan::defaults`].
     Query(QueryPlan),
 }
 

@@ -149,11 +149,16 @@ impl Session {
         Ok(())
     }
 
+    /// The protocol has refused a statement before it reached the session (a text that does not parse, a parameter that
+    /// does not read): an open transaction has failed, as it has after an error of [`Session::execute`].
+    pub fn fail(&mut self) {}
+
     pub fn status(&self) -> Status {
         Status::Idle
     }
 
-    /// Cancels the statement that is running, from another task.
+    /// Cancels the statement that [`Session::execute`] runs next, its rows and its copy too, from another task. It is
+    /// taken before each statement: a token that was cancelled does not reach the statement after.
     pub fn cancel_token(&self) -> CancelToken {
         CancelToken::default()
     }

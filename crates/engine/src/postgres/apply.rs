@@ -19,15 +19,16 @@ use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::pool::Conn;
 use super::unique;
-use super::value::Param;
+use super::value::{Param, declared};
 use crate::error::{Result, ShardError};
 use crate::rows::{check_incoming, check_row};
 use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
-use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
-use isles_kernel::value::{DataType, Value, key_bytes};
+use isles_kernel::form;
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, Table, TableKind, Unit};
+use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{Kind, ToSql, Type};
 
 /// Applies a batch in an open transaction, up to its COMMIT.
 pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Applied> {
@@ -134,24 +135,39 @@ fn by_table<'a, 'b>(
 pub(super) struct Columns {
     params: Vec<Param>,
     types: Vec<Type>,
+    casts: Vec<Option<String>>,
 }
 
 impl Columns {
     pub(super) fn new() -> Columns {
-        Columns { params: Vec::new(), types: Vec::new() }
+        Columns { params: Vec::new(), types: Vec::new(), casts: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, values: &[&Value], ty: DataType) -> Result<()> {
-        let array = array_of(ty);
-        self.params.push(Param::array(values.iter().copied(), &array)?);
-        self.types.push(array);
+    pub(super) fn push(&mut self, values: &[&Value], ty: &Type) -> Result<()> {
+        let (list, cast) = list_of(ty);
+        self.params.push(match cast {
+            None => Param::array(values.iter().copied(), &list)?,
+            Some(_) => Param::array(values.iter().map(|value| as_text(value)).collect::<Vec<_>>().iter(), &list)?,
+        });
+        self.types.push(list);
+        self.casts.push(cast);
         Ok(())
     }
 
     /// `unnest($1, $2, …)`, or as many rows without columns if there are none.
     pub(super) fn unnest(&self) -> String {
         let places: Vec<String> = (1..=self.params.len()).map(|at| format!("${at}")).collect();
-        format!("unnest({})", places.join(", "))
+        let lists = format!("unnest({})", places.join(", "));
+        if self.casts.iter().all(Option::is_none) {
+            return lists;
+        }
+        let names: Vec<String> = (1..=self.params.len()).map(|at| format!("n{at}")).collect();
+        let cast = |(name, cast): (&String, &Option<String>)| match cast {
+            Some(ty) => format!("{name}::{ty}"),
+            None => name.clone(),
+        };
+        let members: Vec<String> = names.iter().zip(&self.casts).map(cast).collect();
+        format!("(SELECT {} FROM {lists} AS n ({}))", members.join(", "), names.join(", "))
     }
 
     pub(super) async fn query(&self, conn: &Conn, text: &str) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
@@ -167,24 +183,41 @@ impl Columns {
     }
 }
 
-fn array_of(ty: DataType) -> Type {
-    match ty {
-        DataType::Bool => Type::BOOL_ARRAY,
-        DataType::Int2 => Type::INT2_ARRAY,
-        DataType::Int4 => Type::INT4_ARRAY,
-        DataType::Int8 => Type::INT8_ARRAY,
-        DataType::Float4 => Type::FLOAT4_ARRAY,
-        DataType::Float8 => Type::FLOAT8_ARRAY,
-        DataType::Numeric => Type::NUMERIC_ARRAY,
-        DataType::Text => Type::TEXT_ARRAY,
-        DataType::Bytes => Type::BYTEA_ARRAY,
-        DataType::Date => Type::DATE_ARRAY,
-        DataType::Time => Type::TIME_ARRAY,
-        DataType::Timestamp => Type::TIMESTAMP_ARRAY,
-        DataType::TimestampTz => Type::TIMESTAMPTZ_ARRAY,
-        DataType::Uuid => Type::UUID_ARRAY,
-        DataType::Json => Type::JSON_ARRAY,
-    }
+/// The array type that values of a type travel in; and what the server then casts them to, for arrays, which
+/// travel as texts because there are no arrays of arrays.
+fn list_of(ty: &Type) -> (Type, Option<String>) {
+    const LISTS: [Type; 21] = [
+        Type::BOOL_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::FLOAT4_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::NUMERIC_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::VARCHAR_ARRAY,
+        Type::BPCHAR_ARRAY,
+        Type::NAME_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::DATE_ARRAY,
+        Type::TIME_ARRAY,
+        Type::TIMESTAMP_ARRAY,
+        Type::TIMESTAMPTZ_ARRAY,
+        Type::UUID_ARRAY,
+        Type::JSON_ARRAY,
+        Type::JSONB_ARRAY,
+        Type::INTERVAL_ARRAY,
+        Type::OID_ARRAY,
+    ];
+    let list = LISTS.into_iter().find(|list| matches!(list.kind(), Kind::Array(member) if member == ty));
+    list.map_or_else(|| (Type::TEXT_ARRAY, Some(ty.name().to_string())), |list| (list, None))
+}
+
+/// A value that travels as text.
+fn as_text(value: &Value) -> Value {
+    let mut text = String::new();
+    form::write(&mut text, value);
+    if value.is_null() { Value::Null } else { Value::Text(text) }
 }
 
 /// The unit as the hidden column that rows are written with: the bucket, or the tenant or null.
@@ -196,10 +229,10 @@ fn hidden_value(unit: &Unit) -> Option<Value> {
     }
 }
 
-fn hidden_column(table: &Table) -> Option<(&'static str, DataType)> {
+fn hidden_column(table: &Table) -> Option<(&'static str, Type)> {
     match table.kind {
-        TableKind::Hash { .. } => Some((BUCKET_COLUMN, DataType::Int4)),
-        TableKind::Tenant => Some((TENANT_COLUMN, DataType::Text)),
+        TableKind::Hash { .. } => Some((BUCKET_COLUMN, Type::INT4)),
+        TableKind::Tenant => Some((TENANT_COLUMN, Type::TEXT)),
         TableKind::Reference | TableKind::Global => None,
     }
 }
@@ -218,13 +251,12 @@ pub(super) async fn delete_keys(conn: &Conn, table: &Table, targets: &[(&Unit, &
     let mut arrays = Columns::new();
     let mut conditions = Vec::new();
     for (at, name) in table.physical_key().iter().enumerate() {
-        let ty = if name == TENANT_KEY_COLUMN { DataType::Text } else { column_type(table, name) };
-        arrays.push(&targets.iter().map(|(_, key)| &key[at]).collect::<Vec<_>>(), ty)?;
+        arrays.push(&targets.iter().map(|(_, key)| &key[at]).collect::<Vec<_>>(), &column_type(table, name))?;
         conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
     }
     if matches!(table.kind, TableKind::Hash { .. }) {
         let buckets: Vec<Value> = targets.iter().filter_map(|(unit, _)| hidden_value(unit)).collect();
-        arrays.push(&buckets.iter().collect::<Vec<_>>(), DataType::Int4)?;
+        arrays.push(&buckets.iter().collect::<Vec<_>>(), &Type::INT4)?;
         conditions.push(format!("t.{} = u.c{}", quote(BUCKET_COLUMN), arrays.params.len()));
     }
     let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
@@ -248,7 +280,7 @@ async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Resu
     let mut arrays = Columns::new();
     let mut conditions = Vec::new();
     for (at, name) in table.physical_key().iter().enumerate() {
-        arrays.push(&gone.iter().map(|key| &key[at]).collect::<Vec<_>>(), column_type(table, name))?;
+        arrays.push(&gone.iter().map(|key| &key[at]).collect::<Vec<_>>(), &column_type(table, name))?;
         conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
     }
     let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
@@ -265,8 +297,9 @@ async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Resu
     }
 }
 
-fn column_type(table: &Table, name: &str) -> DataType {
-    table.position(name).map_or(DataType::Text, |at| table.columns[at].ty)
+/// The server's type of a column. The tenant is a text.
+pub(super) fn column_type(table: &Table, name: &str) -> Type {
+    table.position(name).map_or(Type::TEXT, |at| declared(&table.columns[at]))
 }
 
 /// The columns that a row is written with, and the rows' values in them.
@@ -275,11 +308,11 @@ fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<Str
     let mut names = Vec::new();
     if let Some((name, ty)) = hidden_column(table) {
         let hidden: Vec<Value> = rows.iter().filter_map(|(unit, _)| hidden_value(unit)).collect();
-        arrays.push(&hidden.iter().collect::<Vec<_>>(), ty)?;
+        arrays.push(&hidden.iter().collect::<Vec<_>>(), &ty)?;
         names.push(name.to_string());
     }
     for (at, column) in table.columns.iter().enumerate() {
-        arrays.push(&rows.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), column.ty)?;
+        arrays.push(&rows.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), &declared(column))?;
         names.push(column.name.clone());
     }
     Ok((names, arrays))
@@ -317,7 +350,7 @@ async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::res
     }
     let (names, arrays) = written_columns(table, &values).map_err(Refusal::Ours)?;
     let text =
-        format!("INSERT INTO {} ({}) SELECT * FROM {}", table_name(&table.name), columns(&names), arrays.unnest());
+        format!("INSERT INTO {} ({}) SELECT * FROM {} AS u", table_name(&table.name), columns(&names), arrays.unnest());
     arrays.run(conn, &text).await.map(drop).map_err(Refusal::Server)
 }
 
@@ -371,7 +404,7 @@ pub(super) async fn import(
     }
     let (names, arrays) = written_columns(table, &values)?;
     let mut text =
-        format!("INSERT INTO {} AS t ({}) SELECT * FROM {}", table_name(name), columns(&names), arrays.unnest());
+        format!("INSERT INTO {} AS t ({}) SELECT * FROM {} AS u", table_name(name), columns(&names), arrays.unnest());
     if mode == ImportMode::Upsert {
         text.push_str(&on_conflict(table, &names));
     }

@@ -8,6 +8,7 @@
 //! own. They fire `ALWAYS`, so that `session_replication_role` cannot switch them off.
 
 use super::value::type_of;
+use isles_kernel::form;
 use isles_kernel::schema::{
     BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, Schema,
     SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
@@ -294,6 +295,8 @@ fn literal(value: &Value, ty: DataType) -> String {
         Value::Text(s) | Value::Json(s) => s.clone(),
         Value::Bytes(b) => format!("\\x{}", hex(b)),
         Value::Uuid(u) => hex(u),
+        Value::Interval(interval) => interval.to_string(),
+        Value::Array(members) => form::array_text(members),
         Value::Date(i32::MAX) | Value::Timestamp(i64::MAX) | Value::TimestampTz(i64::MAX) => "infinity".into(),
         Value::Date(i32::MIN) | Value::Timestamp(i64::MIN) | Value::TimestampTz(i64::MIN) => "-infinity".into(),
         Value::Date(days) => return format!("('2000-01-01'::date + {days})"),

@@ -56,6 +56,7 @@ fn from_server(error: &DbError) -> ShardError {
             table: error.table().map(Into::into),
             column: error.column().map(Into::into),
             constraint: error.constraint().map(Into::into),
+            context: None,
         }),
     }
 }

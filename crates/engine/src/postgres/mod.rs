@@ -10,6 +10,7 @@
 //!   * [`schema`]       the stored schema and its history
 //!   * [`log`]          the change log and its readers
 //!   * [`scan`]         whether a statement reads or writes
+//!   * [`pledge`]       one shard's part of a commit over several
 //!   * [`transaction`]  requests and interactive transactions
 //!   * [`snapshot`]     pages and digests of one moment
 //!   * [`apply`]        rows from elsewhere
@@ -28,6 +29,7 @@ mod ddl;
 mod fault;
 mod fence;
 mod log;
+mod pledge;
 mod pool;
 mod scan;
 mod schema;
@@ -46,7 +48,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use pool::{Conn, Connections, Ended};
 use std::future::Future;
@@ -448,6 +450,23 @@ impl Shard for PostgresShard {
 
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.inner.within(OWN_LIMIT, self.inner.current_schema()).await
+    }
+
+    async fn pledges(&self, prefix: &str) -> Result<Vec<PledgeId>> {
+        self.inner.within(OWN_LIMIT, pledge::list(&self.inner.control, prefix)).await
+    }
+
+    async fn redeem(&self, id: &PledgeId, _redo: Option<Vec<u8>>) -> Result<()> {
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, id, pledge::Word::Commit)).await
+    }
+
+    async fn revoke(&self, id: &PledgeId) -> Result<()> {
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, id, pledge::Word::Rollback)).await
+    }
+
+    /// The server forgets a pledge when it is kept.
+    async fn forget_pledges(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn stats(&self) -> Result<ShardStats> {

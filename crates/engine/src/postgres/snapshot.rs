@@ -6,13 +6,14 @@
 //! A page begins after a key: `(k1, k2) > ($1, $2) ORDER BY k1, k2 LIMIT n`, which the primary key's index answers
 //! without looking at what came before.
 
+use super::apply::column_type;
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::log::{self, Marks, unit_of};
 use super::pool::{Conn, Connections, Ended};
 use super::schema;
 use super::transaction::read_value;
-use super::value::{Param, type_of};
+use super::value::Param;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
@@ -52,15 +53,15 @@ struct Query {
 }
 
 impl Query {
-    fn push(&mut self, value: &Value, ty: DataType) -> Result<String> {
-        self.params.push(Param::new(value, &type_of(ty))?);
-        self.types.push(type_of(ty));
+    fn push(&mut self, value: &Value, ty: Type) -> Result<String> {
+        self.params.push(Param::new(value, &ty)?);
+        self.types.push(ty);
         Ok(format!("${}", self.params.len()))
     }
 
     /// Adds the values of a key; returns the row of their places.
     fn push_key(&mut self, table: &Table, key: &[Value]) -> Result<String> {
-        let types = key_types(table);
+        let types: Vec<Type> = table.physical_key().iter().map(|name| column_type(table, name)).collect();
         if key.len() != types.len() {
             return Err(ShardError::invalid(format!("a key of \"{}\" has {} values", table.name, types.len())));
         }
@@ -117,7 +118,7 @@ fn scope(table: &Table, scope: &Scope, query: &mut Query) -> Result<Vec<String>>
             let mut places = Vec::new();
             for tenant in tenants {
                 let name = Value::text(tenant.as_ref().map_or("", |tenant| tenant.as_str()));
-                places.push(query.push(&name, DataType::Text)?);
+                places.push(query.push(&name, Type::TEXT)?);
             }
             Ok(vec![format!("{} IN ({})", quote(TENANT_KEY_COLUMN), places.join(", "))])
         }

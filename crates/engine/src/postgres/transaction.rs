@@ -18,6 +18,7 @@
 use super::ddl::quote;
 use super::fault;
 use super::fence::{ENTER, Entry};
+use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
 use super::value::{Param, Raw, decode};
@@ -25,12 +26,13 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim};
 use crate::shard::{
-    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Request,
-    Row, Statement, Transaction,
+    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Pledge,
+    Request, Row, Statement, Transaction,
 };
 use async_trait::async_trait;
 use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt};
+use isles_kernel::names::PledgeId;
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -656,5 +658,31 @@ impl Transaction for PgTransaction {
         }
         // Otherwise the connection is closed, and the server rolls back by itself.
         Ok(())
+    }
+
+    async fn has_written(&mut self) -> Result<bool> {
+        let conn = self.take_live()?;
+        let work = async { conn.row("SELECT pg_current_xact_id_if_assigned() IS NOT NULL", &[]).await };
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        Ok(self.end_step(conn, done)?.get(0))
+    }
+
+    async fn pledge(mut self: Box<Self>, id: &PledgeId, _forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
+        let conn = self.take_live()?;
+        let text = pledge::prepare_text(id);
+        let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &text)).await;
+        match result {
+            Ok(()) => {
+                conn.finish(Ended::Closed);
+                Ok(Box::new(PgPledge::new(self.control.clone(), self.env.clone(), id.clone())))
+            }
+            Err(error) => {
+                // If it is lost, the server may have prepared: nobody decides on it, and so it will be revoked.
+                if usable {
+                    conn.finish(Ended::Open);
+                }
+                Err(pledge::refusal(error))
+            }
+        }
     }
 }

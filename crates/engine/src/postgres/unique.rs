@@ -8,7 +8,7 @@
 //! later change of it exists and has not been applied yet; that one brings it back as it should be. Its version stays
 //! stored, as if it were there. A row that no stream has brought has no version, and is never removed.
 
-use super::apply::{Columns, delete_keys};
+use super::apply::{Columns, column_type, delete_keys};
 use super::ddl::{quote, table_name};
 use super::fault;
 use super::pool::Conn;
@@ -18,8 +18,9 @@ use crate::error::{Result, ShardError};
 use crate::shard::{Incoming, RowVersion};
 use isles_kernel::names::{RoutingVersion, Seq, TenantId};
 use isles_kernel::schema::{Key, TENANT_KEY_COLUMN, Table, Unit};
-use isles_kernel::value::{DataType, Value, key_bytes};
+use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio_postgres::types::Type;
 
 /// Makes room for `rows`, which collide on a unique key; returns those that are to be written.
 pub(super) async fn give_way<'a>(conn: &Conn, table: &Table, rows: &[&'a Incoming]) -> Result<Vec<&'a Incoming>> {
@@ -104,11 +105,10 @@ async fn find(conn: &Conn, table: &Table, key: &Key, rows: &[&Incoming]) -> Resu
     let names = lead.then(|| TENANT_KEY_COLUMN.to_string()).into_iter().chain(key.columns.iter().cloned());
     let places: Vec<Value> = found.iter().map(|(at, _)| Value::Int(*at as i64)).collect();
     let mut arrays = Columns::new();
-    arrays.push(&places.iter().collect::<Vec<_>>(), DataType::Int8)?;
+    arrays.push(&places.iter().collect::<Vec<_>>(), &Type::INT8)?;
     let (mut columns, mut conditions) = (vec!["c0".to_string()], Vec::new());
     for (at, name) in names.enumerate() {
-        let ty = table.position(&name).map_or(DataType::Text, |at| table.columns[at].ty);
-        arrays.push(&found.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), ty)?;
+        arrays.push(&found.iter().map(|(_, values)| &values[at]).collect::<Vec<_>>(), &column_type(table, &name))?;
         columns.push(format!("c{}", at + 1));
         conditions.push(format!("t.{} = u.c{}", quote(&name), at + 1));
     }

@@ -8,7 +8,9 @@
 
 use crate::error::{Result, ShardError};
 use bytes::BytesMut;
-use isles_kernel::value::{DataType, Numeric, Value};
+use isles_kernel::interval::Interval;
+use isles_kernel::schema::Column;
+use isles_kernel::value::{DataType, Element, Numeric, Value};
 use std::error::Error;
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
@@ -64,16 +66,27 @@ impl Param {
     pub(super) fn array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, ty: &Type) -> Result<Param> {
         let Kind::Array(member) = ty.kind() else { return Err(mismatch("a list", ty)) };
         let mut out = Vec::new();
-        let count = values.len() as i32;
-        // Dimensions, whether there are nulls, type of the members, length, lower bound.
-        for head in [1, 1, member.oid() as i32, count, 1] {
-            out.extend_from_slice(&head.to_be_bytes());
-        }
-        for value in values {
-            array_member(value, member, &mut out)?;
-        }
+        encode_array(values, member, &mut out)?;
         Ok(Param(Some(out)))
     }
+}
+
+fn encode_array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, member: &Type, out: &mut Vec<u8>) -> Result<()> {
+    let count = values.len() as i32;
+    // An array without members has no dimension.
+    let dimensions = i32::from(count > 0);
+    // Dimensions, whether there are nulls, type of the members.
+    for head in [dimensions, 1, member.oid() as i32] {
+        out.extend_from_slice(&head.to_be_bytes());
+    }
+    if count > 0 {
+        // Length, lower bound.
+        [count, 1].iter().for_each(|bound| out.extend_from_slice(&bound.to_be_bytes()));
+    }
+    for value in values {
+        array_member(value, member, out)?;
+    }
+    Ok(())
 }
 
 fn array_member(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
@@ -110,6 +123,11 @@ fn encode(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
         Value::Timestamp(t) if *ty == Type::TIMESTAMP => put(out, &t.to_be_bytes()),
         Value::TimestampTz(t) if *ty == Type::TIMESTAMPTZ => put(out, &t.to_be_bytes()),
         Value::Uuid(u) if *ty == Type::UUID => put(out, u),
+        Value::Interval(interval) if *ty == Type::INTERVAL => encode_interval(interval, out),
+        Value::Array(members) => match ty.kind() {
+            Kind::Array(member) => encode_array(members.iter(), member, out),
+            _ => Err(mismatch("array", ty)),
+        },
         other => Err(mismatch(kind_name(other), ty)),
     }
 }
@@ -119,12 +137,74 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+fn encode_interval(interval: &Interval, out: &mut Vec<u8>) -> Result<()> {
+    put(out, &interval.micros.to_be_bytes())?;
+    put(out, &interval.days.to_be_bytes())?;
+    put(out, &interval.months.to_be_bytes())
+}
+
+fn decode_interval(raw: &[u8]) -> Result<Value> {
+    let raw: [u8; 16] = fixed(raw)?;
+    let (micros, rest) = raw.split_at(8);
+    let (days, months) = rest.split_at(4);
+    Ok(Value::Interval(Interval {
+        months: i32::from_be_bytes(fixed(months)?),
+        days: i32::from_be_bytes(fixed(days)?),
+        micros: i64::from_be_bytes(fixed(micros)?),
+    }))
+}
+
+/// Reads an array of one dimension, counted from 1, which is all that a [`Value`] can hold.
+fn decode_array(raw: &[u8], member: &Type, element: Element) -> Result<Value> {
+    let mut rest = raw;
+    let mut take = |length: usize| -> Result<&[u8]> {
+        let (taken, left) = rest.split_at_checked(length).ok_or_else(damaged)?;
+        rest = left;
+        Ok(taken)
+    };
+    let mut word = || -> Result<i32> { Ok(i32::from_be_bytes(fixed(take(4)?)?)) };
+    let (dimensions, _nulls, _member) = (word()?, word()?, word()?);
+    let count = match dimensions {
+        0 => 0,
+        1 => match (word()?, word()?) {
+            (count, 1) => count,
+            _ => return Err(ShardError::statement("0A000", "arrays that are not counted from 1 are not supported")),
+        },
+        _ => return Err(ShardError::statement("0A000", "arrays of more than one dimension are not supported")),
+    };
+    let mut members = Vec::new();
+    for _ in 0..count {
+        let length = i32::from_be_bytes(fixed(take(4)?)?);
+        let bytes = usize::try_from(length).ok().map(&mut take).transpose()?;
+        members.push(decode(bytes, member, element.into())?);
+    }
+    Ok(Value::Array(members))
+}
+
+/// Types of four unsigned bytes: numbers of the server's own things.
+fn is_oid(ty: &Type) -> bool {
+    matches!(
+        *ty,
+        Type::OID
+            | Type::XID
+            | Type::CID
+            | Type::REGPROC
+            | Type::REGPROCEDURE
+            | Type::REGOPER
+            | Type::REGOPERATOR
+            | Type::REGCLASS
+            | Type::REGTYPE
+            | Type::REGROLE
+            | Type::REGNAMESPACE
+    )
+}
+
 fn encode_int(n: i64, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
     let range = |_| out_of_range(&n.to_string(), ty);
     match *ty {
         Type::INT2 => put(out, &i16::try_from(n).map_err(range)?.to_be_bytes()),
         Type::INT4 => put(out, &i32::try_from(n).map_err(range)?.to_be_bytes()),
-        Type::OID => put(out, &u32::try_from(n).map_err(range)?.to_be_bytes()),
+        _ if is_oid(ty) => put(out, &u32::try_from(n).map_err(range)?.to_be_bytes()),
         Type::INT8 => put(out, &n.to_be_bytes()),
         Type::NUMERIC => encode_numeric(&n.to_string(), out),
         // An integer that a float holds exactly is that float; PostgreSQL, too, converts it by itself.
@@ -151,7 +231,7 @@ fn encode_text(text: &str, out: &mut Vec<u8>) -> Result<()> {
 }
 
 fn is_text(ty: &Type) -> bool {
-    matches!(*ty, Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN)
+    matches!(*ty, Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::CHAR)
 }
 
 const NUMERIC_NEGATIVE: u16 = 0x4000;
@@ -241,7 +321,7 @@ pub(super) fn decode(raw: Option<&[u8]>, ty: &Type, expected: DataType) -> Resul
             Value::Int(i32::from_be_bytes(fixed(raw)?).into())
         }
         (&Type::INT8, DataType::Int2 | DataType::Int4 | DataType::Int8) => Value::Int(i64::from_be_bytes(fixed(raw)?)),
-        (&Type::OID, DataType::Int8) => Value::Int(u32::from_be_bytes(fixed(raw)?).into()),
+        (ty, DataType::Int8) if is_oid(ty) => Value::Int(u32::from_be_bytes(fixed(raw)?).into()),
         (&Type::FLOAT4, DataType::Float4 | DataType::Float8) => Value::Float(f32::from_be_bytes(fixed(raw)?).into()),
         (&Type::FLOAT8, DataType::Float8) => Value::Float(f64::from_be_bytes(fixed(raw)?)),
         (&Type::NUMERIC, DataType::Numeric) => decode_numeric(raw)?,
@@ -253,6 +333,13 @@ pub(super) fn decode(raw: Option<&[u8]>, ty: &Type, expected: DataType) -> Resul
         (&Type::TIMESTAMP, DataType::Timestamp) => Value::Timestamp(i64::from_be_bytes(fixed(raw)?)),
         (&Type::TIMESTAMPTZ, DataType::TimestampTz) => Value::TimestampTz(i64::from_be_bytes(fixed(raw)?)),
         (&Type::UUID, DataType::Uuid) => Value::Uuid(fixed(raw)?),
+        (&Type::INTERVAL, DataType::Interval) => decode_interval(raw)?,
+        (ty, DataType::Array(element)) => match ty.kind() {
+            Kind::Array(member) => decode_array(raw, member, element)?,
+            _ => return Err(mismatch(expected.postgres_name(), ty)),
+        },
+        // A "char" is one byte, and none is the zero byte.
+        (&Type::CHAR, DataType::Text) if raw == [0] => Value::text(""),
         (ty, DataType::Text) if is_text(ty) => Value::Text(text(raw)?),
         (ty, expected) => return Err(mismatch(expected.postgres_name(), ty)),
     };
@@ -307,7 +394,37 @@ pub(super) fn type_of(ty: DataType) -> Type {
         DataType::TimestampTz => Type::TIMESTAMPTZ,
         DataType::Uuid => Type::UUID,
         DataType::Json => Type::JSON,
+        DataType::Interval => Type::INTERVAL,
+        DataType::Array(element) => array_of(element),
     }
+}
+
+/// The server's type for arrays of a carrier's own type.
+pub(super) fn array_of(element: Element) -> Type {
+    match element {
+        Element::Bool => Type::BOOL_ARRAY,
+        Element::Int2 => Type::INT2_ARRAY,
+        Element::Int4 => Type::INT4_ARRAY,
+        Element::Int8 => Type::INT8_ARRAY,
+        Element::Float4 => Type::FLOAT4_ARRAY,
+        Element::Float8 => Type::FLOAT8_ARRAY,
+        Element::Numeric => Type::NUMERIC_ARRAY,
+        Element::Text => Type::TEXT_ARRAY,
+        Element::Bytes => Type::BYTEA_ARRAY,
+        Element::Date => Type::DATE_ARRAY,
+        Element::Time => Type::TIME_ARRAY,
+        Element::Timestamp => Type::TIMESTAMP_ARRAY,
+        Element::TimestampTz => Type::TIMESTAMPTZ_ARRAY,
+        Element::Uuid => Type::UUID_ARRAY,
+        Element::Json => Type::JSON_ARRAY,
+        Element::Interval => Type::INTERVAL_ARRAY,
+    }
+}
+
+/// The server's type of a column: what it was declared as, or what its carrier is by itself.
+pub(super) fn declared(column: &Column) -> Type {
+    let declared = column.sql_type.and_then(|sql_type| Type::from_oid(sql_type.oid));
+    declared.unwrap_or_else(|| type_of(column.ty))
 }
 
 fn kind_name(value: &Value) -> &'static str {
@@ -325,6 +442,8 @@ fn kind_name(value: &Value) -> &'static str {
         Value::TimestampTz(_) => "timestamp with time zone",
         Value::Uuid(_) => "uuid",
         Value::Json(_) => "json",
+        Value::Interval(_) => "interval",
+        Value::Array(_) => "array",
     }
 }
 

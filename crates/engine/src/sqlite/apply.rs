@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The statements that write one table.
-struct TableWrites {
+pub(super) struct TableWrites {
     table: Table,
     put: Arc<str>,
     delete: Arc<str>,
@@ -125,7 +125,7 @@ pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     Ok(applied)
 }
 
-fn table_writes<'a>(
+pub(super) fn table_writes<'a>(
     tables: &'a mut BTreeMap<String, TableWrites>,
     schema: &Schema,
     name: &str,
@@ -155,8 +155,7 @@ fn apply_row(
     }
     match &incoming.row {
         Some(row) if make_room(db, writes, incoming, row)? => {
-            let put = Statement::new(writes.put.clone(), physical(&incoming.unit, row));
-            db.run_own(&put, &Limits::default())?;
+            put(db, writes, &incoming.unit, row)?;
             applied.written += 1;
         }
         _ => {
@@ -167,8 +166,14 @@ fn apply_row(
     store_version(db, stream, incoming, key)
 }
 
-fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {
+pub(super) fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {
     db.run_own(&Statement::new(writes.delete.clone(), key.to_vec()), &Limits::default()).map(drop)
+}
+
+/// Writes a row, whatever was there under its key.
+pub(super) fn put(db: &mut Db, writes: &TableWrites, unit: &Unit, row: &[Value]) -> Result<()> {
+    let put = Statement::new(writes.put.clone(), physical(unit, row));
+    db.run_own(&put, &Limits::default()).map(drop)
 }
 
 /// Removes rows whose claim to a unique value is older; whether the incoming row has the newest.

@@ -6,6 +6,7 @@
 
 use super::value;
 use crate::error::{Result, ShardError};
+use isles_kernel::form;
 use isles_kernel::schema::{
     BUCKET_COLUMN, Check, Column, ForeignKey, Key, KeyOver, KeyPart, Object, ObjectKind, OnChange, Schema,
     TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
@@ -134,6 +135,8 @@ fn literal(value: &Value) -> String {
         Value::Text(s) | Value::Json(s) => text(s),
         Value::Bytes(b) => blob(b),
         Value::Uuid(u) => blob(u),
+        Value::Interval(interval) => text(&interval.to_string()),
+        Value::Array(members) => text(&form::array_text(members)),
     }
 }
 

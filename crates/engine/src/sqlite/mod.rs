@@ -21,6 +21,7 @@
 //!   * `queue`        who writes next
 //!   * `reader`       the pool of readers
 //!   * `apply`        rows that come from other shards
+//!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
 //!   * [`backup`]     a copy of a live shard
@@ -39,6 +40,7 @@ mod explain;
 pub mod fleet;
 mod format;
 mod log;
+mod pledge;
 mod queue;
 mod raw;
 mod reader;
@@ -57,7 +59,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use queue::Queue;
 use reader::Readers;
@@ -251,6 +253,8 @@ impl SqliteShard {
             error => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
         })?;
         let writer = Writer::open(path, env.clone(), &options)?;
+        // Any number will do, but not the one that a transaction remembers from before the shard was reopened.
+        let first_state = env.random() >> 1;
         let shared = Shared {
             id,
             path: path.to_path_buf(),
@@ -260,7 +264,7 @@ impl SqliteShard {
             gathered: Condvar::new(),
             env,
             options,
-            state_number: AtomicU64::new(0),
+            state_number: AtomicU64::new(first_state),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
@@ -426,6 +430,26 @@ impl Shard for SqliteShard {
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().schema.clone())
+    }
+
+    /// A pledge of this engine dies with its process; what was decided is redone.
+    async fn pledges(&self, _prefix: &str) -> Result<Vec<PledgeId>> {
+        self.shared.check_running()?;
+        Ok(Vec::new())
+    }
+
+    async fn redeem(&self, id: &PledgeId, redo: Option<Vec<u8>>) -> Result<()> {
+        let id = id.clone();
+        let redo = redo.ok_or_else(|| ShardError::invalid("a pledge of this engine is kept by its redo"))?;
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| pledge::redeem(writer, &id, &redo)).await
+    }
+
+    async fn revoke(&self, _id: &PledgeId) -> Result<()> {
+        self.shared.check_running()
+    }
+
+    async fn forget_pledges(&self) -> Result<()> {
+        self.write(OWN_WRITE_TIME, pledge::forget_all).await
     }
 
     async fn stats(&self) -> Result<ShardStats> {

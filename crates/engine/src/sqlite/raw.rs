@@ -17,6 +17,7 @@ use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
+use isles_kernel::interval::Interval;
 use isles_kernel::value::{DataType, Numeric, Value};
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
@@ -256,6 +257,7 @@ impl Db {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, role != Role::Applier)?;
         connection.pragma_update(None, "query_only", role == Role::Reader)?;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
+        connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
         let foreign = self.foreign.clone();
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
@@ -582,11 +584,18 @@ fn check_statement(statement: &Statement) -> Result<()> {
     if statement.params.len() > MAX_PARAMETERS {
         return Err(ShardError::Limit { what: "the number of parameters", limit: MAX_PARAMETERS as u64 });
     }
-    let has_nul = |value: &Value| matches!(value, Value::Text(s) | Value::Json(s) if s.as_bytes().contains(&0));
     if statement.params.iter().any(has_nul) {
         return Err(ShardError::statement("22021", "a text may not contain a zero byte"));
     }
     Ok(())
+}
+
+fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::Text(s) | Value::Json(s) => s.as_bytes().contains(&0),
+        Value::Array(members) => members.iter().any(has_nul),
+        _ => false,
+    }
 }
 
 fn check_arity(prepared: &Prepared, statement: &Statement) -> Result<()> {

@@ -5,18 +5,24 @@
 //!     float                          ANY: REAL, or the text 'NaN', which SQLite sorts above all numbers
 //!     numeric                        TEXT in PostgreSQL's output form, under a collation that orders by value
 //!     text, json                     TEXT
+//!     interval                       TEXT in PostgreSQL's output form, under a collation that orders by length
+//!     arrays                         TEXT in PostgreSQL's output form
 //!     bytes, uuid                    BLOB
 //!
 //! A REAL column would turn NaN into NULL and -0.0 into 0.0; ANY keeps both.
 
 use super::raw::{Failure, Prepared};
 use crate::error::ShardError;
+use isles_kernel::form;
+use isles_kernel::interval::Interval;
 use isles_kernel::value::{DataType, Encoder, Numeric, Value};
 use rusqlite::ffi;
 use std::ffi::c_int;
 
 /// The collation of numeric columns.
 pub(super) const NUMERIC_COLLATION: &str = "_isles_numeric";
+/// The collation of interval columns.
+pub(super) const INTERVAL_COLLATION: &str = "_isles_interval";
 const NAN: &str = "NaN";
 
 /// What a column of this type is declared as.
@@ -24,7 +30,8 @@ pub(super) fn declared(ty: DataType) -> &'static str {
     match ty {
         DataType::Float4 | DataType::Float8 => "ANY",
         DataType::Numeric => "TEXT COLLATE \"_isles_numeric\"",
-        DataType::Text | DataType::Json => "TEXT",
+        DataType::Interval => "TEXT COLLATE \"_isles_interval\"",
+        DataType::Text | DataType::Json | DataType::Array(_) => "TEXT",
         DataType::Bytes | DataType::Uuid => "BLOB",
         _ => "INTEGER",
     }
@@ -50,6 +57,8 @@ pub(super) fn bind(statement: &Prepared, index: c_int, value: &Value) -> Result<
             Value::Text(s) | Value::Json(s) => bind_text(stmt, index, s),
             Value::Bytes(b) => bind_blob(stmt, index, b),
             Value::Uuid(u) => bind_blob(stmt, index, u),
+            Value::Interval(interval) => bind_copy(stmt, index, &interval.to_string()),
+            Value::Array(members) => bind_copy(stmt, index, &form::array_text(members)),
         }
     };
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(Failure::of(code)) }
@@ -61,6 +70,13 @@ unsafe fn bind_text(stmt: *mut ffi::sqlite3_stmt, index: c_int, text: &str) -> c
     unsafe {
         ffi::sqlite3_bind_text64(stmt, index, bytes.as_ptr().cast(), bytes.len() as u64, None, ffi::SQLITE_UTF8 as u8)
     }
+}
+
+/// Binds a text that is gone after this call.
+unsafe fn bind_copy(stmt: *mut ffi::sqlite3_stmt, index: c_int, text: &str) -> c_int {
+    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+    // SAFETY: the statement is live, as in `bind`; SQLITE_TRANSIENT makes SQLite copy the text at once.
+    unsafe { ffi::sqlite3_bind_text64(stmt, index, start, length, ffi::SQLITE_TRANSIENT(), ffi::SQLITE_UTF8 as u8) }
 }
 
 unsafe fn bind_blob(stmt: *mut ffi::sqlite3_stmt, index: c_int, bytes: &[u8]) -> c_int {
@@ -129,6 +145,10 @@ fn text(bytes: &[u8], ty: DataType) -> Result<Value, ShardError> {
         DataType::Text => Ok(Value::Text(text.into())),
         DataType::Json => Ok(Value::Json(text.into())),
         DataType::Numeric => Ok(Value::Numeric(Numeric::parse(text).map_err(|_| mismatch("a text", ty))?)),
+        DataType::Interval => Ok(Value::Interval(Interval::parse(text).ok_or_else(|| mismatch("a text", ty))?)),
+        DataType::Array(element) => {
+            Ok(Value::Array(form::parse_array(text, element).ok_or_else(|| mismatch("a text", ty))?))
+        }
         DataType::Float4 | DataType::Float8 if text == NAN => Ok(Value::Float(f64::NAN)),
         _ => Err(mismatch("a text", ty)),
     }

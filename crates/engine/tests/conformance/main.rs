@@ -146,6 +146,7 @@ on_both_engines! {
         order_by_a_column_is_postgresqls_order,
         equality_of_numerics_ignores_their_scale,
         a_numeric_key_is_unique_by_value,
+        intervals_compare_by_their_length,
         null_is_not_the_empty_text,
     }
     changelog {

@@ -3,6 +3,7 @@
 //! Everything comes from a seed that is the same in each run; `ISLES_TEST_ROUNDS` multiplies the rounds.
 
 use crate::given::numeric;
+use isles_kernel::interval::Interval;
 use isles_kernel::value::{DataType, Numeric, Value};
 use isles_sim::rng::Rng;
 
@@ -80,6 +81,18 @@ pub(crate) fn edges(ty: DataType) -> Vec<Value> {
                 ["null", "0", "\"\"", " {\"b\" : 1,  \"a\":null, \"b\": 2.50}\n", "[1e400, \"\\u00e9\", {}]", "\"é\""];
             texts.iter().map(|text| Value::Json(text.to_string())).collect()
         }
+        DataType::Interval => {
+            let (most, least) =
+                (Interval::new(i32::MAX, i32::MAX, i64::MAX), Interval::new(i32::MIN, i32::MIN, i64::MIN));
+            let small = [(0, 0, 0), (1, 0, 0), (0, 30, 0), (0, 0, 1), (0, 0, -1), (-13, 2, -500_000), (1, -1, 1)];
+            let small = small.into_iter().map(|(months, days, micros)| Interval::new(months, days, micros));
+            small.chain([most, least]).map(Value::Interval).collect()
+        }
+        DataType::Array(element) => {
+            // A megabyte once is enough, and its quoting is that of the small ones.
+            let members = edges(element.into()).into_iter().filter(|edge| edge.weight() < 1_000).collect();
+            vec![Value::Array(vec![]), Value::Array(vec![Value::Null]), Value::Array(members)]
+        }
     };
     edges.push(Value::Null);
     edges
@@ -103,6 +116,14 @@ pub(crate) fn value(rng: &mut Rng, ty: DataType) -> Value {
         DataType::TimestampTz => Value::TimestampTz(int(rng, TIMESTAMPS.0, TIMESTAMPS.1)),
         DataType::Uuid => Value::Uuid((u128::from(rng.bits()) << 64 | u128::from(rng.bits())).to_be_bytes()),
         DataType::Json => Value::Json(serde_json::to_string(&text(rng, 10)).expect("a text is json")),
+        DataType::Interval => {
+            let small = |rng: &mut Rng| rng.bits() as i32 >> rng.below(32);
+            Value::Interval(Interval::new(small(rng), small(rng), rng.bits() as i64 >> rng.below(64)))
+        }
+        DataType::Array(element) => {
+            let member = |rng: &mut Rng| if rng.chance(1, 8) { Value::Null } else { value(rng, element.into()) };
+            Value::Array((0..rng.below(5)).map(|_| member(rng)).collect())
+        }
     }
 }
 
@@ -132,6 +153,11 @@ pub(crate) fn text(rng: &mut Rng, longest: u64) -> String {
     (0..rng.below(longest + 1)).map(|_| *rng.pick(&LETTERS)).collect()
 }
 
+/// The types that can be in a key.
+pub(crate) fn ordered() -> impl Iterator<Item = DataType> {
+    DataType::ALL.into_iter().filter(|ty| !matches!(ty, DataType::Json | DataType::Array(_)))
+}
+
 /// Keys of a type, no two of them equal to a database, in the order that both engines have.
 pub(crate) fn keys(rng: &mut Rng, ty: DataType, count: usize) -> Vec<Value> {
     let random = (0..count).map(|_| value(rng, ty)).collect::<Vec<_>>();
@@ -155,6 +181,7 @@ pub(crate) fn compare(a: &Value, b: &Value) -> std::cmp::Ordering {
         (Value::Time(a), Value::Time(b)) => a.cmp(b),
         (Value::Timestamp(a), Value::Timestamp(b)) | (Value::TimestampTz(a), Value::TimestampTz(b)) => a.cmp(b),
         (Value::Uuid(a), Value::Uuid(b)) => a.cmp(b),
+        (Value::Interval(a), Value::Interval(b)) => a.compare(b),
         _ => panic!("{a:?} and {b:?} have no order"),
     }
 }

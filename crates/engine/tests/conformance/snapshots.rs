@@ -30,7 +30,7 @@ async fn check_paging(db: &Db, rng: &mut Rng, table: &Table, rows: &[Vec<Value>]
 /// I-10: each key is compared by the engine that sorted it.
 pub(crate) async fn pages_by_a_key_of_any_type_have_each_row_once(world: World) {
     let mut rng = Rng::new(4);
-    let types: Vec<DataType> = DataType::ALL.into_iter().filter(|ty| *ty != DataType::Json).collect();
+    let types: Vec<DataType> = random::ordered().collect();
     let name = |ty: DataType| format!("by_{}", ty.postgres_name().replace(' ', "_"));
     let keyed = |ty: &DataType| table(&name(*ty), TableKind::Global, &[("n", INT8), ("k", *ty)], &["k"]);
     let tables: Vec<Table> = types.iter().map(keyed).collect();

@@ -441,7 +441,7 @@ const ANYCOMPATIBLEMULTIRANGE: Oid = Oid(4538);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{array_of, element_of, *};
     use crate::types::*;
 
     #[test]

@@ -4,6 +4,7 @@
 relations.tsv   one line `= schema name kind oid` for each system relation, then one line `name type modifier notnull`
                 for each column. Domains of information_schema are given as their base types, which is also what
                 PostgreSQL tells its clients.
+keywords.tsv    the rows of pg_get_keywords().
 <catalog>.tsv   rows that every database has. The first line names the columns; one that is the same in all rows is
                 `name=value` there and left out of the rows. Values are in COPY's text format, reg* types as numbers.
 """
@@ -28,7 +29,7 @@ SELECT line FROM (
 ) AS lines ORDER BY nspname DESC, relname, at"""
 
 # Types of rows of the system relations are left out: no value can have them here. Access control lists are empty, since
-# they name PostgreSQL's roles, and so is where that server's settings came from.
+# they name PostgreSQL's roles, and so is where that server's settings came from. Expressions are given as text.
 CATALOGS = {
     "pg_type": "typnamespace = 11 AND typtype <> 'c' AND NOT EXISTS (SELECT FROM pg_type e WHERE e.oid = x.typelem AND e.typtype = 'c')",
     "pg_proc": "pronamespace = 11",
@@ -45,7 +46,7 @@ CATALOGS = {
     "pg_settings": "name !~ '_(file|directory|directories)$'",
 }
 ORDER = {"pg_settings": "name", "pg_description": "classoid, objoid", "pg_aggregate": "aggfnoid", "pg_range": "rngtypid"}
-EMPTY = {"proacl", "typacl", "lanacl", "sourcefile", "sourceline"}
+EMPTY = {"proacl", "typacl", "lanacl", "sourcefile", "sourceline", "prosqlbody"}
 
 
 def psql(sql):
@@ -57,12 +58,14 @@ def columns(catalog):
     for name, kind in (line.split("|") for line in found.splitlines()):
         if name in EMPTY:
             yield f"NULL AS {name}"
+        elif name == "proargdefaults":
+            yield f"pg_get_expr({name}, 0) AS {name}"
         else:
             yield f"{name}::oid" if kind.startswith("reg") and not kind.endswith("[]") else name
 
 
 def dump(catalog, condition):
-    names = [c.removeprefix("NULL AS ").removesuffix("::oid") for c in columns(catalog)]
+    names = [c.split(" AS ")[-1].removesuffix("::oid") for c in columns(catalog)]
     select = f"SELECT {', '.join(columns(catalog))} FROM {catalog} x WHERE {condition} ORDER BY {ORDER.get(catalog, 'oid')}"
     rows = [line.split("\t") for line in psql(f"COPY ({select}) TO STDOUT").splitlines()]
     same = [len({row[at] for row in rows}) == 1 for at in range(len(names))]
@@ -72,5 +75,6 @@ def dump(catalog, condition):
 
 
 (HERE / "relations.tsv").write_text(psql(RELATIONS))
+(HERE / "keywords.tsv").write_text(psql("COPY (SELECT * FROM pg_get_keywords() ORDER BY word) TO STDOUT"))
 for catalog, condition in CATALOGS.items():
     dump(catalog, condition)

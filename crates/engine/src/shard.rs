@@ -185,6 +185,8 @@ pub trait Transaction: Send {
     /// Claims more units, checked like the first ones.
     async fn claim(&mut self, claim: Claim) -> Result<()>;
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome>;
+    /// Runs statements one after the other, up to the first that fails.
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>>;
     /// Begins to read a result piecemeal.
     async fn open(&mut self, statement: &Statement) -> Result<CursorId>;
     async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage>;
@@ -194,6 +196,9 @@ pub trait Transaction: Send {
     async fn release(&mut self, name: &str) -> Result<()>;
     async fn commit(self: Box<Self>) -> Result<()>;
     async fn rollback(self: Box<Self>) -> Result<()>;
+
+    /// Bounds the statements that follow; until then they have the bounds of [`Begin`].
+    fn bound(&mut self, limits: Limits);
 
     /// The state that a reading transaction shows, or an earlier one. None where states have no number.
     fn state(&self) -> Option<StateNumber> {

@@ -59,10 +59,10 @@ fn is_strictly_inside(digits: &str, exponent: &str, is_same: &impl Fn(&str) -> b
     if digits == "0" {
         return true;
     }
-    let places = exponent.parse::<i32>().unwrap_or(0) - (digits.len() as i32 - 1);
-    let above = format!("{digits}0000000001e{}", places - 10);
-    let below = digits.parse::<u128>().map(|n| format!("{}9999999999e{}", n - 1, places - 10));
-    is_same(&above) && below.is_ok_and(|below| is_same(&below))
+    // Thirty digits: a difference in the last of them is far below the distance of two floats.
+    let exponent = exponent.parse::<i32>().unwrap_or(0) - 29;
+    let Ok(number) = format!("{digits:0<30}").parse::<u128>() else { return true };
+    is_same(&format!("{}e{exponent}", number + 1)) && is_same(&format!("{}e{exponent}", number - 1))
 }
 
 /// A finite or other float, with an exponent where PostgreSQL writes one: below 1e-4 and from `10^limit` on.

@@ -8,15 +8,25 @@
 //!   * [`system`]    `pg_catalog` and `information_schema`
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
+//!   * [`text`]      values as text and on the wire
+//!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`scope`]     every tenant table carries its tenant
+//!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards
 //!   * [`print`]     the bound tree in an engine's dialect
+//!   * [`explain`]   plans for people
 
 pub mod bind;
 pub mod builtins;
 pub mod copy;
+pub mod explain;
 pub mod parse;
 pub mod plan;
 pub mod print;
+pub mod route;
+pub mod runtime;
+pub mod scope;
 pub mod system;
+pub mod text;
 pub mod tree;
 pub mod types;

@@ -7,6 +7,18 @@
 //!
 //! A fragment is a bound tree, printed once for each engine that needs it.
 
+mod aggregate;
+pub(crate) mod build;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod functions;
+mod place;
+mod query;
+mod stage;
+pub(crate) mod walk;
+mod write;
+
+use crate::scope;
 use crate::tree::{Context, Expr, Field, Statement};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
@@ -14,6 +26,68 @@ use isles_kernel::names::GroupName;
 use isles_kernel::schema::Table;
 use isles_kernel::value::{DataType, Value};
 use std::sync::{Arc, OnceLock};
+
+/// What a plan depends on besides the statement. Routing is not among it: a plan outlives moves.
+#[derive(Debug, Clone, Default)]
+pub struct PlanContext {}
+
+/// Plans a bound statement.
+pub fn plan(statement: Statement, _context: &PlanContext) -> Result<Plan, SqlError> {
+    write::refuse_writes_in_with(&statement)?;
+    let statement = scope::scope(statement);
+    let mut planner = query::Planner::new(walk::Largest::of(&statement).rel + 1);
+    let plan = match statement {
+        Statement::Query(query) => planner.query(query).map(Plan::Query),
+        Statement::Insert(insert) => planner.insert(insert).map(Plan::Insert),
+        Statement::Update(update) => planner.update(update),
+        Statement::Delete(delete) => planner.delete(delete),
+    }?;
+    plan.prove()?;
+    Ok(plan)
+}
+
+impl Plan {
+    /// Refuses a plan in which a tenant table is used without its tenant.
+    fn prove(&self) -> Result<(), SqlError> {
+        self.fragments().into_iter().try_for_each(|fragment| scope::prove(&fragment.statement))
+    }
+
+    /// Everything that runs, inputs before what reads them.
+    pub fn fragments(&self) -> Vec<&Fragment> {
+        let mut found = Vec::new();
+        match self {
+            Plan::Query(plan) => plan.root.fragments(&mut found),
+            Plan::Insert(plan) => {
+                if let InsertRows::Query(query) = &plan.rows {
+                    query.root.fragments(&mut found);
+                }
+                found.push(&plan.row);
+            }
+            Plan::Modify(plan) => found.push(&plan.fragment),
+            Plan::Rewrite(plan) => {
+                plan.rows.root.fragments(&mut found);
+                found.extend([&plan.delete, &plan.insert]);
+            }
+        }
+        found
+    }
+}
+
+impl Node {
+    fn fragments<'a>(&'a self, found: &mut Vec<&'a Fragment>) {
+        match self {
+            Node::Shards(node) => found.push(&node.fragment),
+            Node::Stage(node) => {
+                for input in &node.inputs {
+                    if let StageRows::Node(node) = &input.rows {
+                        node.fragments(found);
+                    }
+                }
+                found.push(&node.query);
+            }
+        }
+    }
+}
 
 /// How a statement that reads or writes rows is carried out.
 #[derive(Debug)]

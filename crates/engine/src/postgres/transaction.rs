@@ -329,6 +329,7 @@ pub(super) async fn begin(
             access: begin.access,
             isolation: begin.isolation,
             limits: begin.limits,
+            server_limit: time,
             failed: false,
             cursors: BTreeMap::new(),
             next_cursor: 0,
@@ -364,6 +365,8 @@ pub(super) struct PgTransaction {
     access: Access,
     isolation: Isolation,
     limits: Limits,
+    /// What the server has been told of the time limit.
+    server_limit: Duration,
     /// After an error, until a savepoint is rolled back to.
     failed: bool,
     cursors: BTreeMap<CursorId, Cursor>,
@@ -419,6 +422,23 @@ async fn run(conn: &Conn, statement: &Statement, access: Access, limits: &Limits
         }
         result => result,
     }
+}
+
+/// Sends statements without waiting in between. The server runs them in order, and none after one that fails.
+async fn run_many(conn: &Conn, statements: &[Statement], access: Access, limits: &Limits) -> Result<Vec<Outcome>> {
+    let budget = Budget::new(limits);
+    let mut outcomes = Vec::with_capacity(statements.len());
+    for chunk in statements.chunks(PIPELINE) {
+        let mut prepared = Vec::with_capacity(chunk.len());
+        for statement in chunk {
+            prepared.push(prepare(conn, statement).await?);
+        }
+        let jobs = chunk.iter().zip(&prepared).map(|(statement, p)| run_one(conn, statement, p, access, &budget));
+        for outcome in join_all(jobs).await {
+            outcomes.push(outcome?);
+        }
+    }
+    Ok(outcomes)
 }
 
 async fn plain(conn: &Conn, sql: &str) -> Result<()> {
@@ -514,6 +534,18 @@ impl PgTransaction {
         self.end_step(conn, done)
     }
 
+    /// Tells the server of a time limit that is not the one it knows.
+    async fn tell_limit(&mut self) -> Result<()> {
+        if self.limits.time == self.server_limit {
+            return Ok(());
+        }
+        let conn = self.take_live()?;
+        let limit = self.limits.time.as_millis().clamp(1, i32::MAX as u128);
+        self.step(conn, format!("SET LOCAL statement_timeout = {limit}")).await?;
+        self.server_limit = self.limits.time;
+        Ok(())
+    }
+
     /// Begins, if it has not begun, and passes the fences of `claim`.
     async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
         let entry = Entry::new(claim, self.access);
@@ -553,14 +585,25 @@ impl Transaction for PgTransaction {
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {
         check_statement(statement)?;
+        self.tell_limit().await?;
         let conn = self.take_live()?;
         let work = run(&conn, statement, self.access, &self.limits);
         let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
         self.end_step(conn, done)
     }
 
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>> {
+        statements.iter().try_for_each(check_statement)?;
+        self.tell_limit().await?;
+        let conn = self.take_live()?;
+        let work = run_many(&conn, &statements, self.access, &self.limits);
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        self.end_step(conn, done)
+    }
+
     async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
         check_statement(statement)?;
+        self.tell_limit().await?;
         if self.cursors.len() >= MAX_CURSORS {
             return Err(ShardError::Limit { what: "the number of cursors", limit: MAX_CURSORS as u64 });
         }
@@ -658,6 +701,10 @@ impl Transaction for PgTransaction {
         }
         // Otherwise the connection is closed, and the server rolls back by itself.
         Ok(())
+    }
+
+    fn bound(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     async fn has_written(&mut self) -> Result<bool> {

@@ -220,6 +220,14 @@ impl Transaction for SqliteTransaction {
         self.job(move |held, limits| held.db().run(&statement, limits)).await
     }
 
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>> {
+        self.check_active()?;
+        let run = move |held: &mut Held, limits: &Limits| {
+            statements.iter().map(|statement| held.db().run(statement, limits)).collect()
+        };
+        self.job(run).await
+    }
+
     async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
         self.check_active()?;
         let statement = statement.clone();
@@ -294,6 +302,10 @@ impl Transaction for SqliteTransaction {
         let Some(held) = self.held.take() else { return Ok(()) };
         let shared = held.shared().clone();
         shared.on_pool(move || drop(held)).await
+    }
+
+    fn bound(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     fn state(&self) -> Option<StateNumber> {

@@ -1,6 +1,6 @@
 //! One history on two databases, step by step.
 
-use crate::server::{Server, Setup};
+use crate::harness::{Server, Setup};
 use isles_sim::sqlgen::{Compare, Generator, Statement};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +60,7 @@ impl History {
     pub(crate) async fn run(setup: Setup, seed: u64, statements: u64) -> History {
         let mut history = History { setup, seed, counts: Counts::default(), disagreements: Vec::new() };
         let server = Server::start(setup).await;
-        let (isles, oracle) = (server.isles().await, server.oracle().await);
+        let (isles, oracle) = (server.isles().await, Server::oracle().await);
         let mut generator = Generator::new(seed);
         for table in generator.tables() {
             let (ours, plain) = table.create();

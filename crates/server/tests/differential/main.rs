@@ -6,10 +6,11 @@
 //! `ISLES_FUZZ_SEED` replays one history, `ISLES_FUZZ_STATEMENTS` sets how many statements each setup runs.
 
 mod compare;
-mod server;
+#[path = "../harness/mod.rs"]
+mod harness;
 
 use compare::History;
-use server::Setup;
+use harness::Setup;
 
 /// Statements of one setup in CI; four setups make ten thousand.
 const STATEMENTS: u64 = 2_500;

@@ -1,0 +1,97 @@
+//! Bounds of a statement: time, rows, bytes, and the client's cancel.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-45  passing a bound ends that statement only, with 57014 or 54000
+//!   * I-66  every wait has a deadline
+
+use futures::future::{Either, select};
+use isles_engine::env::Env;
+use isles_engine::shard::{CancelToken, Limits};
+use isles_kernel::error::SqlError;
+use isles_kernel::value::Value;
+use std::future::Future;
+use std::time::Duration;
+
+/// Rows that a statement may gather in memory: what it sorts out, stages or returns at once. Streamed rows do not count.
+pub(crate) const MAX_ROWS: usize = 1_000_000;
+/// Bytes of the same.
+pub(crate) const MAX_BYTES: usize = 256 << 20;
+/// The longest that a statement may take when the client has set no limit: longer work is a mistake or a batch job, which
+/// can say so.
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(300);
+/// How often a waiting statement looks whether it has been cancelled.
+const TICK: Duration = Duration::from_millis(15);
+
+/// Of one statement.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// On the env's clock.
+    pub(crate) deadline: Duration,
+    pub(crate) cancel: CancelToken,
+}
+
+pub(crate) fn cancelled() -> SqlError {
+    SqlError::new("57014", "canceling statement due to user request")
+}
+
+pub(crate) fn timed_out() -> SqlError {
+    SqlError::new("57014", "canceling statement due to statement timeout")
+}
+
+impl Bounds {
+    pub(crate) fn new(env: &dyn Env, time: Duration, cancel: CancelToken) -> Bounds {
+        Bounds { deadline: env.elapsed() + time, cancel }
+    }
+
+    /// What is left, as a shard takes it.
+    pub(crate) fn limits(&self, env: &dyn Env) -> Limits {
+        let time = self.deadline.saturating_sub(env.elapsed());
+        Limits { time, rows: MAX_ROWS, bytes: MAX_BYTES, cancel: self.cancel.clone() }
+    }
+
+    pub(crate) fn check(&self, env: &dyn Env) -> Result<(), SqlError> {
+        if self.cancel.is_cancelled() {
+            return Err(cancelled());
+        }
+        if env.elapsed() >= self.deadline { Err(timed_out()) } else { Ok(()) }
+    }
+
+    /// Waits for `work` until the statement's time is up or it is cancelled.
+    pub(crate) async fn wait<T>(&self, env: &dyn Env, work: impl Future<Output = T>) -> Result<T, SqlError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let left = self.deadline.saturating_sub(env.elapsed()).min(TICK);
+            match select(work.as_mut(), env.sleep(left)).await {
+                Either::Left((value, _)) => return Ok(value),
+                Either::Right(_) => self.check(env)?,
+            }
+        }
+    }
+}
+
+/// Counts what a statement gathers.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, row: &[Value]) -> Result<(), SqlError> {
+        self.rows += 1;
+        self.bytes += row.iter().map(Value::weight).sum::<usize>();
+        if self.rows > MAX_ROWS {
+            return Err(too_much("rows", MAX_ROWS));
+        }
+        if self.bytes > MAX_BYTES {
+            return Err(SqlError::new("53200", format!("a statement gathers at most {MAX_BYTES} bytes"))
+                .with_hint("filter more on the shards, or add a LIMIT"));
+        }
+        Ok(())
+    }
+}
+
+fn too_much(what: &str, limit: usize) -> SqlError {
+    SqlError::new("54000", format!("a statement gathers at most {limit} {what}"))
+        .with_hint("filter more on the shards, or add a LIMIT")
+}

@@ -9,6 +9,7 @@
 //!   * [`copy`]      COPY's formats
 //!   * [`text`]      values as text and on the wire
 //!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`system`]    pg_catalog and information_schema
 //!   * [`scope`]     every tenant table carries its tenant
 //!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards

@@ -43,6 +43,8 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub use write::ROW_ID;
+
 use crate::parse::Parsed;
 use crate::text::Settings;
 use crate::tree::{RelId, Relation, Statement};

@@ -11,8 +11,8 @@ use crate::builtins::{format_type, type_name};
 use crate::parse::parse_one;
 use crate::tree::Field;
 use isles_kernel::names::GroupName;
-use isles_kernel::schema::{Column, Identity, Key, Sequence, SqlType, TableKind, View};
 use isles_kernel::schema::Table;
+use isles_kernel::schema::{Column, Identity, Key, Sequence, SqlType, TableKind, View};
 use isles_kernel::value::DataType;
 
 fn column(name: &str, ty: DataType) -> Column {
@@ -102,10 +102,8 @@ pub(super) fn schema() -> Schema {
         column("sku", DataType::Text),
         column("price", DataType::Numeric),
     ];
-    let always = vec![
-        identity(column("id", DataType::Int4).not_null(), "always_id_seq", true),
-        column("v", DataType::Text),
-    ];
+    let always =
+        vec![identity(column("id", DataType::Int4).not_null(), "always_id_seq", true), column("v", DataType::Text)];
     let t = vec![column("a", DataType::Int4).not_null(), column("b", DataType::Text), column("c", DataType::Int4)];
     let u = vec![column("a", DataType::Int4).not_null(), column("d", DataType::Text), column("e", DataType::Numeric)];
     let tables = [

@@ -9,6 +9,7 @@
 //!   * `native`    which types and functions SQLite has as PostgreSQL has them
 //!   * `sqlite`    the SQLite printer
 //!   * `postgres`  the PostgreSQL printer
+//!   * `settings`  a session's settings as one parameter
 //!
 //! Invariants:
 //!   * What is printed means what the tree means, or nothing is printed: a construct that an engine cannot do
@@ -18,7 +19,10 @@
 pub mod call;
 mod native;
 mod postgres;
+mod settings;
 mod sqlite;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};

@@ -259,7 +259,7 @@ impl Database {
         self.schema.load_full()
     }
 
-    pub(crate) fn catalog(&self) -> &Arc<dyn Catalog> {
+    pub fn catalog(&self) -> &Arc<dyn Catalog> {
         &self.catalog
     }
 

@@ -5,11 +5,11 @@
 //!   * [`builtins`]  PostgreSQL's functions, operators, casts and types
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
-//!   * [`system`]    `pg_catalog` and `information_schema`
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
 //!   * [`copy`]      COPY's formats
 //!   * [`text`]      values as text and on the wire
 //!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`system`]    pg_catalog and information_schema
 //!   * [`scope`]     every tenant table carries its tenant
 //!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards

@@ -17,6 +17,7 @@ use crate::plan::walk::{ColumnRef, conjuncts};
 use crate::tree::{CastHow, Display, Expr, ExprKind, Quantifier, RelId};
 use crate::types::{self, Type};
 use isles_kernel::value::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 /// Keys of one statement. A product of lists beyond this asks nearly every shard anyway.
@@ -84,7 +85,10 @@ impl Facts {
     }
 
     /// The facts about the rows of one relation, which may be on the null side of a join.
-    pub(crate) fn of_relation(&self, rel: RelId, purpose: Purpose) -> Facts {
+    pub(crate) fn of_relation(&self, rel: RelId, purpose: Purpose) -> Cow<'_, Facts> {
+        if self.waiting_for(rel).is_empty() {
+            return Cow::Borrowed(self);
+        }
         let mut facts = self.clone();
         match purpose {
             Purpose::Reaching => facts.not_null(rel),
@@ -95,7 +99,7 @@ impl Facts {
                 rels.into_iter().for_each(|rel| facts.not_null(rel));
             }
         }
-        facts
+        Cow::Owned(facts)
     }
 
     /// Whether a relation may be null although its row is there.
@@ -178,11 +182,12 @@ impl Facts {
     }
 
     fn value(&mut self, value: &Expr) -> usize {
-        match self.values.iter().find(|(known, _)| known == value) {
+        let value = canonical(value);
+        match self.values.iter().find(|(known, _)| *known == value) {
             Some((_, node)) => *node,
             None => {
                 let node = self.fresh();
-                self.values.push((value.clone(), node));
+                self.values.push((value, node));
                 node
             }
         }
@@ -252,6 +257,27 @@ impl Facts {
     }
 }
 
+/// One expression for one integer: the 5 of an `int4` column and the 5 of an `int8` column are one key.
+fn canonical(value: &Expr) -> Expr {
+    match &value.kind {
+        ExprKind::Const(Value::Int(n)) if is_integer(value.ty) => {
+            Expr::new(ExprKind::Const(Value::Int(*n)), types::INT8)
+        }
+        // From a shorter integer to a longer one, which cannot fail.
+        ExprKind::Cast { arg, how: CastHow::Function(_) } if value.ty.oid == types::INT8 && is_integer(arg.ty) => {
+            match canonical(arg) {
+                constant @ Expr { kind: ExprKind::Const(_), .. } => constant,
+                _ => value.clone(),
+            }
+        }
+        _ => value.clone(),
+    }
+}
+
+fn is_integer(ty: Type) -> bool {
+    [types::INT2, types::INT4, types::INT8].contains(&ty.oid)
+}
+
 /// A column, also where only its type's name is changed.
 pub(crate) fn plain_column(expr: &Expr) -> Option<(ColumnRef, Type)> {
     match &expr.kind {
@@ -266,7 +292,7 @@ fn one_of(condition: &Expr) -> Option<(ColumnRef, OneOf)> {
         ExprKind::InList { arg, list, negated: false, .. } => {
             let (column, ty) = plain_column(arg)?;
             let fit = list.iter().all(|value| is_rowless(value) && hash_alike(ty, value.ty));
-            fit.then(|| (column, OneOf::Values(list.clone())))
+            fit.then(|| (column, OneOf::Values(list.iter().map(canonical).collect())))
         }
         ExprKind::OverArray { quantifier: Quantifier::Any, operator, left, array, .. } if operator == "=" => {
             let (column, ty) = plain_column(left)?;
@@ -275,7 +301,7 @@ fn one_of(condition: &Expr) -> Option<(ColumnRef, OneOf)> {
                 return None;
             }
             match &array.kind {
-                ExprKind::Array(values) => Some((column, OneOf::Values(values.clone()))),
+                ExprKind::Array(values) => Some((column, OneOf::Values(values.iter().map(canonical).collect()))),
                 _ => Some((column, OneOf::Elements((**array).clone()))),
             }
         }
@@ -313,17 +339,16 @@ fn alternative(part: &Expr) -> Option<(ColumnRef, Vec<Expr>)> {
 
 fn column_and_value(column: &Expr, value: &Expr) -> Option<(ColumnRef, Vec<Expr>)> {
     let (column, ty) = plain_column(column)?;
-    (is_rowless(value) && hash_alike(ty, value.ty)).then(|| (column, vec![value.clone()]))
+    (is_rowless(value) && hash_alike(ty, value.ty)).then(|| (column, vec![canonical(value)]))
 }
 
 /// Whether equal values of the two types have one hash.
 pub(crate) fn hash_alike(a: Type, b: Type) -> bool {
-    let integer = |oid| [types::INT2, types::INT4, types::INT8].contains(&oid);
     let text = |oid| [types::TEXT, types::VARCHAR].contains(&oid);
     match (a.oid, b.oid) {
         // Blanks at the end do not count when `char(n)` is compared, but they are stored.
         (types::BPCHAR, types::BPCHAR) => a.modifier == b.modifier,
-        (a, b) => a == b || (integer(a) && integer(b)) || (text(a) && text(b)),
+        _ => a.oid == b.oid || (is_integer(a) && is_integer(b)) || (text(a.oid) && text(b.oid)),
     }
 }
 

@@ -96,6 +96,11 @@ impl Txn {
         !self.parts.is_empty()
     }
 
+    /// A shard that it is on.
+    pub(crate) fn any_shard(&self) -> Option<ShardId> {
+        self.parts.keys().next().cloned()
+    }
+
     /// Whether a read of a shard may be done outside of the transaction: it sees what is committed, and there is
     /// nothing of its own to see.
     pub(crate) fn reads_committed(&self, shard: &ShardId) -> bool {

@@ -11,6 +11,7 @@
 //!   * [`vfs`]        page checksums under SQLite, and the check of a WAL that a crash left
 //!   * `explain`      what SQLite's result codes mean
 //!   * `value`        storage forms of typed values
+//!   * `functions`    PostgreSQL's functions inside of SQLite
 //!   * `raw`          one hardened connection and its statements
 //!   * `capture`      row changes, taken from the preupdate hook
 //!   * `ddl`          the kernel's schema in SQLite's dialect
@@ -24,6 +25,7 @@
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard
 //!   * [`fleet`]      thousands of shards, some of them open
 //!
@@ -39,6 +41,7 @@ mod ddl;
 mod explain;
 pub mod fleet;
 mod format;
+mod functions;
 mod log;
 mod pledge;
 mod queue;
@@ -46,6 +49,7 @@ mod raw;
 mod reader;
 mod schema;
 mod snapshot;
+pub mod stage;
 mod transaction;
 mod value;
 mod writer;

@@ -356,9 +356,6 @@ impl Binder<'_> {
         let all: Vec<Expr> = direct.into_iter().chain(order_by.iter().map(|sort| sort.expr.clone())).collect();
         let inputs: Vec<Oid> = all.iter().map(|expr| expr.ty.oid).collect();
         let Choice::One(candidate) = resolve::function(name, &inputs, true) else {
-            if resolve::is_aggregate_name(name) {
-                return self.fail("42883", format!("function {} does not exist", signature(name, &inputs)), at);
-            }
             return Err(self.no_function(name, &inputs, call));
         };
         if !matches!(candidate.function.kind, FunctionKind::OrderedSet { .. } | FunctionKind::Hypothetical { .. }) {

@@ -83,6 +83,7 @@ impl Binder<'_> {
             Node::RangeSubselect(sub) => binder.range_subselect(sub),
             Node::RangeFunction(function) => binder.range_function(function),
             Node::JoinExpr(join) => binder.join(join),
+            Node::RangeTableSample(_) => binder.refuse("TABLESAMPLE", -1),
             other => binder.refuse_node(other),
         })
     }
@@ -321,6 +322,11 @@ impl Binder<'_> {
                 let message = "a column definition list is only allowed for functions returning \"record\"";
                 return self.fail("42601", message, at);
             }
+            // A single OUT parameter has a name of its own, which no alias of the table changes.
+            let name = match outputs.map(Vec::as_slice) {
+                Some([(own, _)]) => own,
+                _ => name,
+            };
             return Ok(vec![Field { name: name.to_string(), ty: call.ty }]);
         }
         match outputs.filter(|outputs| !outputs.is_empty()) {
@@ -356,12 +362,10 @@ impl Binder<'_> {
         let mut item = self.aliased(rel, name, &columns, range.alias(), -1)?;
         item.hidden_name = None;
         self.scope().rels.push(rel);
-        if is_set {
+        // A record is taken apart by whoever evaluates the function, also where it is only one.
+        if is_set || call.ty.oid == types::RECORD {
             let from = FunctionRef { rel, call, columns, ordinality: range.ordinality, lateral: true };
             return Ok((From::Function(from), vec![item]));
-        }
-        if call.ty.oid == types::RECORD {
-            return self.refuse(format!("function {name} in FROM"), -1);
         }
         // One value is a query of one row.
         let one = Expr::new(ExprKind::Const(isles_kernel::value::Value::Int(1)), types::INT8);

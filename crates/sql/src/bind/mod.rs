@@ -44,6 +44,7 @@ mod walk;
 mod write;
 
 use crate::parse::Parsed;
+use crate::text::Settings;
 use crate::tree::{RelId, Relation, Statement};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
@@ -70,8 +71,8 @@ pub struct BindContext<'a> {
     /// Schemas in which unqualified names are looked up, after `pg_catalog`.
     pub search_path: &'a [String],
     pub database: &'a str,
-    /// The session's time zone, for literals.
-    pub time_zone: &'a str,
+    /// How literals are read: time zone, order of dates. A bound statement holds for these settings alone.
+    pub settings: &'a Settings,
     /// What a table is that does not say `kind`.
     pub default_kind: utility::DefaultKind,
     /// Buckets of a new group that does not say how many.
@@ -169,6 +170,8 @@ pub(crate) struct Binder<'a> {
     place: Place,
     depth: usize,
     views: usize,
+    /// The table and columns of an INSERT whose source is being bound, for a hint.
+    insert_target: Option<(String, Vec<String>)>,
     relations: HashMap<String, Arc<Relation>>,
 }
 
@@ -186,6 +189,7 @@ impl<'a> Binder<'a> {
             place: Place::None,
             depth: 0,
             views: 0,
+            insert_target: None,
             relations: HashMap::new(),
         }
     }

@@ -424,7 +424,3 @@ pub(super) fn is_volatile(expr: &Expr) -> bool {
     });
     volatile
 }
-
-pub(super) fn is_aggregate_name(name: &str) -> bool {
-    builtins::functions_named(name).iter().any(|f| f.kind.is_aggregate())
-}

@@ -93,7 +93,6 @@ pub(super) enum Place {
     Having,
     Filter,
     JoinOn,
-    JoinUsing,
     FromFunction,
     FromSubquery,
     GroupBy,
@@ -103,14 +102,11 @@ pub(super) enum Place {
     Offset,
     Returning,
     Values,
-    InsertTarget,
     UpdateSource,
     Default,
     WindowPartition,
     WindowOrder,
     WindowFrame,
-    AggregateArgs,
-    WindowArgs,
     ConflictTarget,
 }
 
@@ -123,7 +119,6 @@ impl Place {
             Place::Having => "HAVING",
             Place::Filter => "FILTER",
             Place::JoinOn => "JOIN conditions",
-            Place::JoinUsing => "JOIN/USING",
             Place::FromFunction => "functions in FROM",
             Place::FromSubquery => "FROM clause of their own query level",
             Place::GroupBy => "GROUP BY",
@@ -133,14 +128,11 @@ impl Place {
             Place::Offset => "OFFSET",
             Place::Returning => "RETURNING",
             Place::Values => "VALUES",
-            Place::InsertTarget => "INSERT",
             Place::UpdateSource => "UPDATE",
             Place::Default => "DEFAULT expressions",
             Place::WindowPartition => "window PARTITION BY",
             Place::WindowOrder => "window ORDER BY",
             Place::WindowFrame => "window frame",
-            Place::AggregateArgs => "aggregate arguments",
-            Place::WindowArgs => "window arguments",
             Place::ConflictTarget => "index expressions",
         }
     }
@@ -155,7 +147,6 @@ impl Place {
                 | Place::DistinctOn
                 | Place::WindowPartition
                 | Place::WindowOrder
-                | Place::WindowArgs
         )
     }
 
@@ -270,7 +261,7 @@ impl Binder<'_> {
             let says = format!(
                 "There is an entry for table \"{name}\", but it cannot be referenced from this part of the query."
             );
-            invalid().with_detail(says)
+            invalid().with_hint(says)
         } else {
             SqlError::new("42P01", format!("missing FROM-clause entry for table \"{name}\""))
         };
@@ -283,11 +274,22 @@ impl Binder<'_> {
             None => format!("column \"{name}\" does not exist"),
         };
         let error = SqlError::new("42703", message);
-        let error = match self.similar_column(table, name) {
+        let error = match self.similar_column(table, name).or_else(|| self.hidden_column(table, name)) {
             Some(hint) => error.with_hint(hint),
             None => error,
         };
         self.at(error, location)
+    }
+
+    /// A table that has the column, but cannot be seen from here: the target of an INSERT.
+    fn hidden_column(&self, table: Option<&str>, name: &str) -> Option<String> {
+        let (target, columns) = self.insert_target.as_ref().filter(|_| table.is_none())?;
+        columns.iter().any(|column| column == name).then(|| {
+            format!(
+                "There is a column named \"{name}\" in table \"{target}\", but it cannot be referenced from this part of \
+                 the query."
+            )
+        })
     }
 
     /// The nearest name that the writer may have meant, as PostgreSQL guesses it.

@@ -53,7 +53,10 @@ impl Binder<'_> {
             let named = binder.insert_columns(insert.cols(), &table)?;
             // The source does not see the table.
             let scopes = std::mem::take(&mut binder.scopes);
+            let names = table.columns.iter().map(|column| column.name.clone()).collect();
+            let before = binder.insert_target.replace((table.name.clone(), names));
             let source = binder.insert_source(insert, &table, named);
+            binder.insert_target = before;
             binder.scopes = scopes;
             let (source, columns) = source?;
             let conflict = match insert.on_conflict_clause() {
@@ -108,9 +111,7 @@ impl Binder<'_> {
                 let columns = self.insert_defaults(table, &[])?;
                 Ok((InsertSource::Defaults, columns))
             }
-            Node::SelectStmt(select) if is_plain_values(select) => {
-                self.insert_values(select, table, named, overriding)
-            }
+            Node::SelectStmt(select) if is_plain_values(select) => self.insert_values(select, table, named, overriding),
             Node::SelectStmt(select) => self.insert_query(select, table, named, overriding),
             other => self.refuse_node(other),
         }
@@ -206,9 +207,8 @@ impl Binder<'_> {
                 _ => {}
             }
         }
-        let query = self.convert_columns(query, &mut |binder, at, expr| {
-            binder.assigned(expr, &table.columns[positions[at]], -1)
-        })?;
+        let query = self
+            .convert_columns(query, &mut |binder, at, expr| binder.assigned(expr, &table.columns[positions[at]], -1))?;
         let mut columns = self.insert_defaults(table, &positions)?;
         for position in ignored {
             columns[position] = InsertColumn::Default(self.default_of(&table.columns[position])?);
@@ -278,7 +278,8 @@ impl Binder<'_> {
         let (columns, target_filter) = match clause.infer() {
             Some(infer) => self.arbiter(infer, table)?,
             None if update => {
-                let error = SqlError::new("42601", "ON CONFLICT DO UPDATE requires inference specification or constraint name");
+                let error =
+                    SqlError::new("42601", "ON CONFLICT DO UPDATE requires inference specification or constraint name");
                 return Err(self.at(error.with_hint("For example, ON CONFLICT (column_name)."), clause.location));
             }
             None => (None, None),
@@ -402,12 +403,7 @@ impl Binder<'_> {
     }
 
     /// `(a, b) = (SELECT x, y …)`: each column has the query for itself, and takes one value of it.
-    fn subquery_part(
-        &mut self,
-        link: &nodes::SubLink,
-        multi: &nodes::MultiAssignRef,
-        column: &Column,
-    ) -> Result<Expr> {
+    fn subquery_part(&mut self, link: &nodes::SubLink, multi: &nodes::MultiAssignRef, column: &Column) -> Result<Expr> {
         let Node::SelectStmt(select) = link.subselect() else { return self.refuse_node(link.subselect()) };
         let query = self.subquery(select)?;
         if usize::try_from(multi.ncolumns) != Ok(query.columns.len()) {

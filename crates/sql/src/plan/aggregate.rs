@@ -57,8 +57,6 @@ impl Planner {
             GroupBy::None => return Ok(None),
             GroupBy::Keys(keys) | GroupBy::Sets { keys, .. } => keys.clone(),
         };
-        let rows = select_of(Vec::new(), select.from.clone(), select.filter.clone());
-        let Place::Spread(spread) = Places::of_query(query).rows(&rows) else { return Ok(None) };
         if query.lock.is_some() || keys.iter().any(is_volatile) || select.filter.as_ref().is_some_and(is_volatile) {
             return Ok(None);
         }
@@ -74,6 +72,7 @@ impl Planner {
         let (targets, fields) = phases.partial_targets();
         let mut first = select_of(targets, select.from.clone(), select.filter.clone());
         first.group_by = GroupBy::Keys(phases.keys.clone());
+        let Place::Spread(spread) = Places::of_query(query).rows(&first) else { return Ok(None) };
         let mut partial = query_of(Body::Select(Box::new(first)), fields.clone());
         partial.ctes = query.ctes.clone();
         super::query::inline_ctes(&mut partial);

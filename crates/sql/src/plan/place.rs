@@ -110,7 +110,13 @@ struct Leaf {
 pub(crate) struct Places {
     ctes: HashMap<CteId, Cte>,
     next_rel: Cell<u32>,
+    /// Uses of common table expressions that may still be looked into.
+    uses_left: Cell<u32>,
 }
+
+/// An expression that uses another twice, which uses another twice, and so on, is as long as it is deep, and has
+/// exponentially many uses. Beyond this many it is the stage's, where each expression is computed once.
+const MAX_CTE_USES: u32 = 256;
 
 /// Relations that exist only in thought are numbered from here: copies of a common table expression for each use.
 const FIRST_IMAGINED: u32 = 1 << 30;
@@ -129,7 +135,7 @@ impl Places {
     pub(crate) fn of_query(query: &Query) -> Places {
         let mut found = CollectCtes::default();
         found.query(query);
-        Places { ctes: found.0, next_rel: Cell::new(FIRST_IMAGINED) }
+        Places { ctes: found.0, next_rel: Cell::new(FIRST_IMAGINED), uses_left: Cell::new(MAX_CTE_USES) }
     }
 
     /// Where a whole statement's query is; its own ORDER BY and LIMIT are the merge's business.
@@ -280,14 +286,17 @@ impl Places {
 
     /// A use of a common table expression. Each use has relations of its own, or two uses would seem to be one.
     fn cte(&self, id: CteId, outer: Outer<'_>) -> Located {
+        let Some(left) = self.uses_left.get().checked_sub(1) else { return Located::nowhere_known(Place::Mixed) };
+        self.uses_left.set(left);
         match self.ctes.get(&id).map(|cte| &cte.body) {
             Some(CteBody::Query(query)) => self.query(&self.copied(query), outer),
             Some(CteBody::Recursive { start, step, .. }) => {
                 // Inside, the expression itself adds nothing to where it is.
-                let inner = Places { ctes: self.ctes.clone(), next_rel: self.next_rel.clone() };
-                let mut known = inner;
+                let mut known =
+                    Places { ctes: self.ctes.clone(), next_rel: self.next_rel.clone(), uses_left: Cell::new(left) };
                 known.ctes.remove(&id);
                 let parts = [known.query(start, outer).place, known.query(step, outer).place];
+                self.uses_left.set(known.uses_left.get());
                 match together(&parts[0], &parts[1]) {
                     Place::Spread(_) => Located::nowhere_known(Place::Mixed),
                     place => Located::nowhere_known(place),

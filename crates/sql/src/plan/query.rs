@@ -82,7 +82,7 @@ pub(super) fn stage(inputs: Vec<super::StageInput>, query: Query) -> Result<Node
 
 /// A query that one shard answers.
 fn whole(query: Query, target: Target) -> Result<Node, SqlError> {
-    let must_run = gives_rows_of_nothing(&query);
+    let must_run = matches!(target, Target::Keys { .. }) && gives_rows_of_nothing(&query);
     let fields = query.columns.clone();
     let visible = fields.len();
     let statement = Statement::Query(query);
@@ -149,10 +149,6 @@ fn pushed_limit(limit: Option<Expr>, offset: Option<&Expr>) -> Option<Expr> {
         (Some(limit), None) => return Some(limit),
         (Some(limit), Some(offset)) => (limit, offset.clone()),
     };
-    let constant = |expr: &Expr| match expr.kind {
-        ExprKind::Const(Value::Int(n)) => Some(n),
-        _ => None,
-    };
     if let (Some(limit), Some(offset)) = (constant(&limit), constant(&offset))
         && limit >= 0
         && offset >= 0
@@ -164,6 +160,15 @@ fn pushed_limit(limit: Option<Expr>, offset: Option<&Expr>) -> Option<Expr> {
     let zero = Expr::new(ExprKind::Const(Value::Int(0)), types::INT8);
     let offset = Expr::new(ExprKind::Coalesce(vec![offset, zero]), types::INT8);
     Some(operator(ADD_INT8, "+", vec![limit, offset], types::INT8))
+}
+
+/// An integer that is written in the statement.
+fn constant(expr: &Expr) -> Option<i64> {
+    match &expr.kind {
+        ExprKind::Const(Value::Int(n)) => Some(*n),
+        ExprKind::Cast { arg, .. } if expr.ty.oid == types::INT8 => constant(arg),
+        _ => None,
+    }
 }
 
 /// Whether a query can have rows although no row of a hashed table comes into it.

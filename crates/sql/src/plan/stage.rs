@@ -30,10 +30,10 @@ use crate::tree::{
     Body, CteBody, CteId, Display, Distinct, Expr, ExprKind, Field, From, GroupBy, JoinKind, Query, RelId, RelationRef,
     RelationSource, Select, SubqueryKind,
 };
-use crate::types;
+use crate::types::{self, Oid};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 impl Planner {
     /// A query that no shard answers, nor each its part.
@@ -406,28 +406,38 @@ fn place_of(from: &[From], parts: &[Expr]) -> Place {
 
 /// Joins groups that a condition connects, as long as a shard can join them.
 fn merge_groups(groups: &mut Vec<(usize, Vec<From>)>, parts: &[Expr]) {
-    while let Some((a, b)) = mergeable(groups, parts) {
+    let parts: Vec<Expr> = parts.iter().filter(|part| !has_subquery(part) && !is_volatile(part)).cloned().collect();
+    let mut refused = HashSet::new();
+    while let Some((a, b)) = mergeable(groups, &parts, &mut refused) {
         let (_, taken) = groups.remove(b);
         groups[a].1.extend(taken);
+        // What could not be joined with the one may be joined with both.
+        let changed = groups[a].0;
+        refused.retain(|(a, b)| *a != changed && *b != changed);
     }
 }
 
-fn mergeable(groups: &[(usize, Vec<From>)], parts: &[Expr]) -> Option<(usize, usize)> {
+/// Two groups to be joined. Those that cannot be are remembered by their slots: asking again costs as much.
+fn mergeable(
+    groups: &[(usize, Vec<From>)],
+    parts: &[Expr],
+    refused: &mut HashSet<(usize, usize)>,
+) -> Option<(usize, usize)> {
     let rels: Vec<BTreeSet<RelId>> = groups.iter().map(|(_, from)| offered_by(from)).collect();
-    let parts: Vec<Expr> = parts.iter().filter(|part| !has_subquery(part) && !is_volatile(part)).cloned().collect();
-    for a in 0..groups.len() {
-        for b in a + 1..groups.len() {
-            let connects = |part: &Expr| {
-                let of = relations_of(part);
-                !of.is_disjoint(&rels[a])
-                    && !of.is_disjoint(&rels[b])
-                    && of.iter().all(|rel| rels[a].contains(rel) || rels[b].contains(rel))
-            };
-            let both: Vec<From> = groups[a].1.iter().chain(&groups[b].1).cloned().collect();
-            if parts.iter().any(connects) && !matches!(place_of(&both, &parts), Place::Mixed) {
-                return Some((a, b));
-            }
+    for part in parts {
+        let of = relations_of(part);
+        let mut touched = (0..groups.len()).filter(|at| !of.is_disjoint(&rels[*at]));
+        let (Some(a), Some(b), None) = (touched.next(), touched.next(), touched.next()) else { continue };
+        let own = of.iter().all(|rel| rels[a].contains(rel) || rels[b].contains(rel));
+        let slots = (groups[a].0, groups[b].0);
+        if !own || refused.contains(&slots) {
+            continue;
         }
+        let both: Vec<From> = groups[a].1.iter().chain(&groups[b].1).cloned().collect();
+        if !matches!(place_of(&both, parts), Place::Mixed) {
+            return Some((a, b));
+        }
+        refused.insert(slots);
     }
     None
 }
@@ -454,8 +464,13 @@ fn take_parts(from: &[From], parts: &mut Vec<Expr>) -> Vec<Expr> {
 /// `b.x = 5`, where the conditions are `a.x = b.x` and `a.x = 5` and only `b` is in the piece.
 fn implied_parts(from: &[From], parts: &[Expr]) -> Vec<Expr> {
     let rels = offered_by(from);
-    let mut facts = Facts::default();
-    parts.iter().for_each(|part| facts.learn(&Fact::Condition(part.clone())));
+    let (mut facts, mut known) = (Facts::default(), Facts::default());
+    for part in parts {
+        facts.learn(&Fact::Condition(part.clone()));
+        if relations_of(part).is_subset(&rels) {
+            known.learn(&Fact::Condition(part.clone()));
+        }
+    }
     let implied = |part: &Expr| {
         let ExprKind::Call { function, display, args } = &part.kind else { return None };
         if *display != Display::Operator("=".into()) {
@@ -467,10 +482,10 @@ fn implied_parts(from: &[From], parts: &[Expr]) -> Vec<Expr> {
         };
         let [left, right] = args.as_slice() else { return None };
         let (a, b) = (side(left)?, side(right)?);
-        let value = |column, ty| facts.value_in(column).filter(|value| value.ty.oid == ty).cloned();
+        let value = |column, ty| facts.value_in(column).and_then(|value| typed(value, ty));
         let args = match (rels.contains(&a.0), rels.contains(&b.0)) {
-            (true, false) => vec![left.clone(), value(b, right.ty.oid)?],
-            (false, true) => vec![value(a, left.ty.oid)?, right.clone()],
+            (true, false) if known.value_in(a).is_none() => vec![left.clone(), value(b, right.ty.oid)?],
+            (false, true) if known.value_in(b).is_none() => vec![value(a, left.ty.oid)?, right.clone()],
             _ => return None,
         };
         Some(Expr::new(ExprKind::Call { function: *function, display: display.clone(), args }, types::BOOL))
@@ -482,6 +497,16 @@ fn implied_parts(from: &[From], parts: &[Expr]) -> Vec<Expr> {
         }
     }
     found
+}
+
+/// A value as one of this type, if it is one as it stands.
+fn typed(value: &Expr, ty: Oid) -> Option<Expr> {
+    match value.kind {
+        ExprKind::Const(Value::Int(n)) if ty == types::INT8 || (ty == types::INT4 && i32::try_from(n).is_ok()) => {
+            Some(Expr::new(ExprKind::Const(Value::Int(n)), ty))
+        }
+        _ => (value.ty.oid == ty).then(|| value.clone()),
+    }
 }
 
 /// The name and type of a relation's column.

@@ -266,15 +266,25 @@ impl Planner {
         }
         let mut query = rows.query(targets);
         query.columns = fields;
+        if let Body::Select(select) = &mut query.body
+            && !rows.from.is_empty()
+        {
+            select.distinct = Distinct::On(primary_key(&rows.target, &table));
+        }
         let read = QueryPlan { locks: true, ..self.query(query)? };
         let insert = insert_row(&rows.target, None, None);
         let delete = delete_row(&rows.target, &table)?;
+        let update = match rows.kind {
+            RewriteKind::Update => update_row(&rows.target, &table)?,
+            RewriteKind::Delete => None,
+        };
         Ok(Plan::Rewrite(RewritePlan {
             rows: read,
             kind: rows.kind,
             delete,
             touches: touches(&insert.statement),
             insert,
+            update,
             shard_key: shard_key(&table),
             target: insert_target(&table),
             returning: rows.returning.map(|returning| returning.columns),
@@ -315,9 +325,10 @@ impl Affected {
         assigned.chain(self.returning.iter().flat_map(|returning| &returning.targets)).cloned().collect()
     }
 
+    /// Whether RETURNING reads anything but the changed row, which SQLite's does not.
     fn returns_others(&self) -> bool {
-        let targets = self.returning.iter().flat_map(|returning| &returning.targets);
-        targets.flat_map(relations_of).any(|rel| rel != self.target.rel)
+        let mut targets = self.returning.iter().flat_map(|returning| &returning.targets);
+        targets.any(|target| has_subquery(target) || relations_of(target).iter().any(|rel| *rel != self.target.rel))
     }
 
     fn new_row(&self) -> Vec<Expr> {
@@ -366,25 +377,55 @@ fn named(prefix: &str, target: &RelationRef) -> Vec<Field> {
     fields_of(target).into_iter().map(name).collect()
 }
 
-/// Deletes one row by its key.
-fn delete_row(target: &RelationRef, table: &Table) -> Result<Fragment, SqlError> {
+fn primary_key(target: &RelationRef, table: &Table) -> Vec<Expr> {
+    let columns = &target.relation.columns;
+    let key = |at: usize| columns.get(at).map(|key| column(target.rel, at, key.ty));
+    table.key_positions().into_iter().filter_map(key).collect()
+}
+
+/// The condition that a row has the primary key, and is of the bucket, of the parameters from `first` on.
+fn is_row(target: &RelationRef, table: &Table, first: usize) -> Result<Option<Expr>, SqlError> {
     let mut parts = Vec::new();
-    for (param, at) in table.key_positions().into_iter().enumerate() {
-        let Some(key) = target.relation.columns.get(at) else { continue };
-        let value = Expr::new(ExprKind::Param(param), key.ty);
-        parts.push(equals(column(target.rel, at, key.ty), value)?);
+    for (at, key) in primary_key(target, table).into_iter().enumerate() {
+        let value = Expr::new(ExprKind::Param(first + at), key.ty);
+        parts.push(equals(key, value)?);
     }
     if matches!(table.kind, TableKind::Hash { .. }) {
         let bucket = Expr::new(ExprKind::Hidden { rel: target.rel, column: BUCKET_COLUMN }, types::INT4);
-        let value = Expr::new(ExprKind::Param(table.primary_key.len()), types::INT4);
+        let value = Expr::new(ExprKind::Param(first + table.primary_key.len()), types::INT4);
         let display = Display::Operator("=".into());
         let args = vec![bucket, value];
         parts.push(Expr::new(ExprKind::Call { function: INT4_EQUALS, display, args }, types::BOOL));
     }
     parts.extend(predicate_of(target));
-    let filter = conjunction(parts);
+    Ok(conjunction(parts))
+}
+
+/// Deletes one row by its key.
+fn delete_row(target: &RelationRef, table: &Table) -> Result<Fragment, SqlError> {
+    let filter = is_row(target, table, 0)?;
     let delete = Delete { ctes: Vec::new(), target: target.clone(), using: Vec::new(), filter, returning: None };
     Ok(Fragment::new(Statement::Delete(delete), Vec::new()))
+}
+
+/// Gives one row, found by its key, its new columns. None where all columns are the key's, and nothing can change.
+fn update_row(target: &RelationRef, table: &Table) -> Result<Option<Fragment>, SqlError> {
+    let columns = target.relation.columns.iter().enumerate();
+    let set = columns.map(|(column, c)| Assignment { column, value: Expr::new(ExprKind::Param(column), c.ty) });
+    let key = table.key_positions();
+    let assignments: Vec<Assignment> = set.filter(|assignment| !key.contains(&assignment.column)).collect();
+    if assignments.is_empty() {
+        return Ok(None);
+    }
+    let update = Update {
+        ctes: Vec::new(),
+        target: target.clone(),
+        assignments,
+        from: Vec::new(),
+        filter: is_row(target, table, target.relation.columns.len())?,
+        returning: None,
+    };
+    Ok(Some(Fragment::new(Statement::Update(update), Vec::new())))
 }
 
 /// `left = right`, of one type.

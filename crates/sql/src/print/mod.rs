@@ -24,6 +24,7 @@ mod sqlite;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
+use crate::tree::{Expr, RelationRef};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::DataType;
@@ -52,6 +53,20 @@ impl Fragment {
         };
         slot.get_or_init(|| print(self).and_then(|output| output.finish(self)).map(Arc::new)).clone()
     }
+}
+
+/// An expression over the columns of one table, for DDL: columns by their bare names, and nothing to bind.
+pub(crate) struct TableText {
+    pub(crate) sqlite: String,
+    pub(crate) postgres: String,
+}
+
+pub(crate) fn over_table(expr: &Expr, of: &RelationRef) -> Result<TableText> {
+    let (sqlite, postgres) = (sqlite::over_table(expr, of)?, postgres::over_table(expr, of)?);
+    if !sqlite.params.sources.is_empty() || !postgres.params.sources.is_empty() {
+        return Err(SqlError::unsupported("an expression of a table cannot depend on the session"));
+    }
+    Ok(TableText { sqlite: sqlite.sql, postgres: postgres.sql })
 }
 
 /// A text and what to bind in it.

@@ -11,6 +11,7 @@ use isles_sql::bind::{BindContext, BoundStatement, bind, utility::DefaultKind};
 use isles_sql::parse::parse_one;
 use isles_sql::plan::{Fragment, ParamSource};
 use isles_sql::print::Dialect;
+use isles_sql::text::Settings;
 use isles_sql::tree::{Returning, Statement};
 use isles_sql::types;
 use std::fmt::Write;
@@ -31,11 +32,7 @@ fn schema() -> Schema {
     };
     let group = GroupName::new("t").expect("a name");
     let hash = TableKind::Hash { group, shard_by: vec!["a".into()], buckets: 8 };
-    let tables = [
-        table("t", hash, columns()),
-        table("u", TableKind::Tenant, columns()),
-        table("r", TableKind::Reference, columns()),
-    ];
+    let tables = [("t", hash), ("u", TableKind::Tenant), ("r", TableKind::Reference)];
     Schema {
         tables: tables
             .map(|(name, kind)| (name.into(), Table::new(name, kind, columns(), &["a"])))
@@ -46,12 +43,12 @@ fn schema() -> Schema {
 }
 
 fn fragment(sql: &str, schema: &Schema) -> Result<Fragment, SqlError> {
-    let search_path = vec!["public".to_string()];
+    let (search_path, settings) = (vec!["public".to_string()], Settings::default());
     let context = BindContext {
         schema,
         search_path: &search_path,
         database: "isles",
-        time_zone: "UTC",
+        settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
     };

@@ -92,7 +92,7 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
                 }
             };
             let (fields, rows) = session.query(&sql).await?;
-            let settings = super::known::value_settings(&session.settings, 0)?;
+            let settings = session.value_settings(0)?;
             CopyOut::new(options, fields, rows, settings).map(Answer::CopyOut)
         }
         (CopyDirection::In, CopySource::Table { table, columns, filter: None }) => {

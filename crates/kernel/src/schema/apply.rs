@@ -122,11 +122,11 @@ impl Schema {
         }
         check_columns(table, &foreign.columns)?;
         check_columns(target, &foreign.references)?;
-        if !is_unique(target, &foreign.references) {
+        if !target.is_unique_over(&foreign.references) {
             let message = format!("there is no unique key of \"{}\" that matches the foreign key", target.name);
             return invalid(message);
         }
-        if !stays_on_shard(table, target, foreign) {
+        if !foreign.stays_on_shard(table, target) {
             return invalid(format!("foreign key \"{}\" leaves its shard", foreign.name));
         }
         Ok(())
@@ -553,31 +553,36 @@ fn table_expressions(table: &Table) -> impl Iterator<Item = &Expression> {
     checks.chain(parts).chain(table.keys.iter().filter_map(|key| key.predicate.as_ref()))
 }
 
-fn is_unique(table: &Table, columns: &[String]) -> bool {
-    let same = |key: &[String]| key.len() == columns.len() && key.iter().all(|column| columns.contains(column));
-    same(&table.primary_key) || table.keys.iter().filter_map(Key::unique_columns).any(same)
+impl Table {
+    /// Whether no two rows are equal in these columns, in any order.
+    pub fn is_unique_over(&self, columns: &[String]) -> bool {
+        let same = |key: &[String]| key.len() == columns.len() && key.iter().all(|column| columns.contains(column));
+        same(&self.primary_key) || self.keys.iter().filter_map(Key::unique_columns).any(same)
+    }
 }
 
-/// Whether a row and the row it refers to are always on one shard.
-fn stays_on_shard(table: &Table, target: &Table, foreign: &ForeignKey) -> bool {
-    match (&table.kind, &target.kind) {
-        (_, TableKind::Reference) => true,
-        (TableKind::Tenant, TableKind::Tenant) | (TableKind::Global, TableKind::Global) => true,
-        (
-            TableKind::Hash { group, shard_by, buckets },
-            TableKind::Hash { group: group_there, shard_by: shard_by_there, buckets: buckets_there },
-        ) => {
-            let paired = |(here, there): (&String, &String)| {
-                let at = foreign.columns.iter().position(|column| column == here);
-                let same = at.is_some_and(|at| foreign.references.get(at) == Some(there));
-                same && same_hash(table, here, target, there)
-            };
-            group == group_there
-                && buckets == buckets_there
-                && shard_by.len() == shard_by_there.len()
-                && shard_by.iter().zip(shard_by_there).all(paired)
+impl ForeignKey {
+    /// Whether a row of `table` and the row of `target` that it refers to are always on one shard.
+    pub fn stays_on_shard(&self, table: &Table, target: &Table) -> bool {
+        match (&table.kind, &target.kind) {
+            (_, TableKind::Reference) => true,
+            (TableKind::Tenant, TableKind::Tenant) | (TableKind::Global, TableKind::Global) => true,
+            (
+                TableKind::Hash { group, shard_by, buckets },
+                TableKind::Hash { group: group_there, shard_by: shard_by_there, buckets: buckets_there },
+            ) => {
+                let paired = |(here, there): (&String, &String)| {
+                    let at = self.columns.iter().position(|column| column == here);
+                    let same = at.is_some_and(|at| self.references.get(at) == Some(there));
+                    same && same_hash(table, here, target, there)
+                };
+                group == group_there
+                    && buckets == buckets_there
+                    && shard_by.len() == shard_by_there.len()
+                    && shard_by.iter().zip(shard_by_there).all(paired)
+            }
+            _ => false,
         }
-        _ => false,
     }
 }
 

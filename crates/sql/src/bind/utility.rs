@@ -7,7 +7,12 @@
 //! What Isles does not do is refused here, with 0A000. Nothing that a statement says is left out of its bound form,
 //! except what has no meaning here and cannot be noticed (`CONCURRENTLY`, the options of VACUUM).
 
-use super::ddl::{DdlChange, Expressions};
+mod copy;
+mod roles;
+mod session;
+
+use super::ddl::{self, DdlChange, Expressions};
+use crate::copy::{CopyDirection, CopyOptions};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
@@ -102,6 +107,8 @@ pub enum Utility {
     Truncate {
         tables: Vec<String>,
         restart: Vec<String>,
+        /// Tables that `CASCADE` has added.
+        notices: Vec<SqlError>,
     },
     /// The engines look after their files and statistics themselves; nothing is done.
     Vacuum,
@@ -202,14 +209,6 @@ pub struct CopyStatement {
     pub options: CopyOptions,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyDirection {
-    /// `COPY … FROM STDIN`.
-    In,
-    /// `COPY … TO STDOUT`.
-    Out,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub enum CopySource {
     /// The columns are named, all visible ones in order if none were. `filter` is the text of `WHERE`, which only
@@ -220,46 +219,6 @@ pub enum CopySource {
         filter: Option<String>,
     },
     Query(String),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CopyFormat {
-    #[default]
-    Text,
-    Csv,
-    Binary,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CopyHeader {
-    #[default]
-    No,
-    Yes,
-    /// `HEADER MATCH`: the names must be those of the columns.
-    Match,
-}
-
-/// Options with PostgreSQL's defaults filled in for the format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopyOptions {
-    pub format: CopyFormat,
-    pub delimiter: u8,
-    pub null: String,
-    pub header: CopyHeader,
-    pub quote: u8,
-    pub escape: u8,
-    /// Names of columns.
-    pub force_quote: ForceColumns,
-    pub force_not_null: ForceColumns,
-    pub force_null: ForceColumns,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ForceColumns {
-    #[default]
-    None,
-    All,
-    Some(Vec<String>),
 }
 
 /// Roles and rights.
@@ -392,6 +351,75 @@ impl RoleStatement {
 
 /// Binds a statement that is not one of rows. Whatever is not known is refused by its name.
 pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> {
-    let _ = (node, context);
-    Err(SqlError::unsupported("this statement is not supported"))
+    match node {
+        Node::TransactionStmt(statement) => session::transaction(statement),
+        Node::VariableSetStmt(statement) => session::set(statement),
+        Node::VariableShowStmt(statement) => Ok(session::show(statement.name().unwrap_or_default())),
+        Node::DiscardStmt(statement) => Ok(session::discard(statement)),
+        Node::PrepareStmt(statement) => session::prepare(statement, context),
+        Node::ExecuteStmt(statement) => session::execute(statement),
+        Node::DeallocateStmt(statement) => {
+            Ok(Utility::Deallocate { name: statement.name().filter(|_| !statement.isall).map(Into::into) })
+        }
+        Node::DeclareCursorStmt(statement) => session::declare(statement),
+        Node::FetchStmt(statement) => Ok(session::fetch(statement)),
+        Node::ClosePortalStmt(statement) => Ok(Utility::CloseCursor { name: statement.portalname().map(Into::into) }),
+        Node::CopyStmt(statement) => copy::bind(statement, context).map(Utility::Copy),
+        Node::TruncateStmt(statement) => ddl::truncate(statement, context),
+        Node::VacuumStmt(statement) => Ok(if statement.is_vacuumcmd { Utility::Vacuum } else { Utility::Analyze }),
+        Node::CheckPointStmt(_) => Ok(Utility::Checkpoint),
+        Node::CreateRoleStmt(statement) => roles::create(statement),
+        Node::AlterRoleStmt(statement) => roles::alter(statement),
+        Node::DropRoleStmt(statement) => roles::drop(statement),
+        Node::GrantStmt(statement) => roles::grant(statement),
+        Node::GrantRoleStmt(statement) => roles::membership(statement),
+        other => match ddl::bind(other, context)? {
+            Some(change) => Ok(Utility::Ddl(Box::new(change))),
+            None => Err(refused(other)),
+        },
+    }
+}
+
+/// What Isles does not do, by the name that people know it by.
+fn refused(node: Node<'_>) -> SqlError {
+    let what = match node {
+        Node::ListenStmt(_) => "LISTEN",
+        Node::NotifyStmt(_) => "NOTIFY",
+        Node::UnlistenStmt(_) => "UNLISTEN",
+        Node::LockStmt(_) => "LOCK TABLE",
+        Node::DoStmt(_) => "DO",
+        Node::CallStmt(_) => "CALL",
+        Node::CreateFunctionStmt(_) => "CREATE FUNCTION",
+        Node::CreateTrigStmt(_) => "CREATE TRIGGER",
+        Node::CreateEventTrigStmt(_) => "CREATE EVENT TRIGGER",
+        Node::CreateExtensionStmt(_) => "CREATE EXTENSION",
+        Node::CreateEnumStmt(_) | Node::CompositeTypeStmt(_) | Node::CreateRangeStmt(_) | Node::DefineStmt(_) => {
+            "CREATE TYPE, AGGREGATE, OPERATOR and the like"
+        }
+        Node::CreateDomainStmt(_) => "CREATE DOMAIN",
+        Node::CreatePolicyStmt(_) => "CREATE POLICY",
+        Node::CreatePublicationStmt(_) => "CREATE PUBLICATION",
+        Node::CreateSubscriptionStmt(_) => "CREATE SUBSCRIPTION",
+        Node::CreateStatsStmt(_) => "CREATE STATISTICS",
+        Node::CreateTableSpaceStmt(_) => "CREATE TABLESPACE",
+        Node::CreatedbStmt(_) => "CREATE DATABASE",
+        Node::DropdbStmt(_) => "DROP DATABASE",
+        Node::AlterDatabaseStmt(_) | Node::AlterDatabaseSetStmt(_) => "ALTER DATABASE",
+        Node::AlterRoleSetStmt(_) => "ALTER ROLE … SET",
+        Node::AlterOwnerStmt(_) => "ALTER … OWNER TO",
+        Node::AlterObjectSchemaStmt(_) => "ALTER … SET SCHEMA",
+        Node::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
+        Node::AlterSystemStmt(_) => "ALTER SYSTEM",
+        Node::RuleStmt(_) => "CREATE RULE",
+        Node::ReindexStmt(_) => "REINDEX",
+        Node::ClusterStmt(_) => "CLUSTER",
+        Node::RefreshMatViewStmt(_) => "REFRESH MATERIALIZED VIEW",
+        Node::ConstraintsSetStmt(_) => "SET CONSTRAINTS",
+        Node::LoadStmt(_) => "LOAD",
+        Node::SecLabelStmt(_) => "SECURITY LABEL",
+        Node::ImportForeignSchemaStmt(_) => "IMPORT FOREIGN SCHEMA",
+        Node::MergeStmt(_) => "MERGE",
+        _ => "this statement",
+    };
+    SqlError::unsupported(format!("{what} is not supported"))
 }

@@ -84,13 +84,13 @@ impl Binder<'_> {
             positions.push(position);
         }
         Ok(match positions.is_empty() {
-            true => Named { positions: (0..table.columns.len()).collect(), explicit: false },
+            true => Named { positions: (0..table.visible_columns().len()).collect(), explicit: false },
             false => Named { positions, explicit: true },
         })
     }
 
     fn column_of(&self, table: &Table, name: &str, at: i32) -> Result<usize> {
-        match table.position(name) {
+        match table.visible_columns().iter().position(|column| column.name == name) {
             Some(position) => Ok(position),
             None => {
                 let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);

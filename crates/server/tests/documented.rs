@@ -78,7 +78,13 @@ async fn check(setup: Setup, side: fn(&Example) -> Claim) {
             wrong.push(format!("{}\n    says {:?}, is {found:?}", example.sql, side(example)));
         }
     }
-    assert!(wrong.is_empty(), "{} of {} are not as docs/sql.md says:\n{}", wrong.len(), examples.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} are not as docs/sql.md says:\n{}",
+        wrong.len(),
+        examples.len(),
+        wrong.join("\n")
+    );
 }
 
 #[tokio::test]

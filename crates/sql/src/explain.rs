@@ -18,6 +18,9 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use std::fmt::Write;
 
+/// Rows of an INSERT that are shown; the others are like them.
+const SHOWN_ROWS: usize = 2;
+
 /// A run of a fragment on one shard, for EXPLAIN ANALYZE.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -190,7 +193,10 @@ fn fragment(fragment: &Fragment, detail: &dyn Detail) -> Result<Vec<Entry>, SqlE
 
 fn insert(plan: &InsertPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
     let mut below = match &plan.rows {
-        InsertRows::Values(rows) => vec![Entry::new("Rows", rows.len().to_string())],
+        InsertRows::Values(rows) => {
+            let row = |row: &Vec<Expr>| Entry::new("Row", list(row.iter().map(value_text)));
+            vec![Entry::new("Rows", rows.len().to_string()).with(rows.iter().take(SHOWN_ROWS).map(row).collect())]
+        }
         InsertRows::Query(rows) => vec![Entry::new("Rows", "").with(query(rows, detail)?)],
     };
     if !plan.defaults.is_empty() {
@@ -231,6 +237,9 @@ fn rewrite(plan: &RewritePlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlErr
     };
     let mut below = vec![Entry::new("Rows", "").with(query(&plan.rows, detail)?)];
     below.push(Entry::new("Delete", "").with(fragment(&plan.delete, detail)?));
+    if let Some(update) = &plan.update {
+        below.push(Entry::new("Update", "").with(fragment(update, detail)?));
+    }
     if plan.kind == RewriteKind::Update {
         below.push(Entry::new("Insert", insert_target(plan.target)).with(fragment(&plan.insert, detail)?));
     }

@@ -67,6 +67,7 @@ impl Plan {
             Plan::Rewrite(plan) => {
                 plan.rows.root.fragments(&mut found);
                 found.extend([&plan.delete, &plan.insert]);
+                found.extend(&plan.update);
             }
         }
         found
@@ -308,13 +309,17 @@ pub struct ModifyPlan {
 pub struct RewritePlan {
     pub table: Arc<Table>,
     /// Returns, for each row: its old columns whole, its new columns whole (an update), and the `RETURNING` values.
-    /// A row that several rows of FROM match is there as often; as in PostgreSQL, one of them counts.
+    /// Each row is there once, also when several rows of FROM match it.
     pub rows: QueryPlan,
     pub kind: RewriteKind,
     /// Deletes by key: parameters are the primary key's columns, then the hidden column's old value.
     pub delete: Fragment,
     /// As in [`InsertPlan`], without conflict and returning.
     pub insert: Fragment,
+    /// Updates a row whose primary key stays as it is, and so is where it was: parameters are its new columns whole,
+    /// then the primary key's, then the hidden column's value. To delete and insert it would set off what foreign
+    /// keys do when a row is deleted. None for a delete, and for a table that is all key.
+    pub update: Option<Fragment>,
     pub shard_key: Vec<usize>,
     pub target: InsertTarget,
     pub touches: Vec<Touch>,

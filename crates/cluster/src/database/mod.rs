@@ -31,6 +31,7 @@ use crate::commit::decision::{self, catalog_error};
 use crate::commit::latch::Latches;
 use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
+use crate::session::plans::Plans;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::Engine;
@@ -124,6 +125,7 @@ pub struct Database {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
+    pub(crate) plans: Plans,
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
@@ -199,6 +201,7 @@ impl Database {
             coordinator: Arc::new(coordinator),
             latches,
             writers: Arc::default(),
+            plans: Plans::default(),
             names,
             catalog,
             schema: schema::current(schema),
@@ -246,11 +249,17 @@ impl Database {
         self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite)
     }
 
+    /// The engines that there are, each once.
+    pub(crate) fn engines(&self) -> Vec<Engine> {
+        let has = |wanted: &Engine| self.shards.all().iter().any(|(_, engine)| engine == wanted);
+        [Engine::Sqlite, Engine::Postgres].into_iter().filter(has).collect()
+    }
+
     pub(crate) fn schema(&self) -> Arc<Schema> {
         self.schema.load_full()
     }
 
-    pub(crate) fn catalog(&self) -> &Arc<dyn Catalog> {
+    pub fn catalog(&self) -> &Arc<dyn Catalog> {
         &self.catalog
     }
 

@@ -1,6 +1,7 @@
 //! What a statement is given when it runs: the client's parameters, and what the session knows.
 
 use crate::session::settings::Tenant;
+use isles_engine::env::Env;
 use isles_engine::shard::{Engine, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, ShardId};
@@ -10,6 +11,7 @@ use isles_sql::plan::{Fragment, ParamSource};
 use isles_sql::print::Dialect;
 use isles_sql::tree::Context;
 use isles_sql::types::Type;
+use std::sync::Arc;
 
 /// What the session knows, the same for a whole statement.
 pub(crate) trait Known: Send + Sync {
@@ -23,6 +25,7 @@ pub(crate) trait Known: Send + Sync {
 pub(crate) struct Inputs<'a> {
     pub(crate) params: &'a [Value],
     pub(crate) known: &'a dyn Known,
+    pub(crate) env: &'a Arc<dyn Env>,
 }
 
 pub(crate) fn dialect(engine: Engine) -> Dialect {
@@ -38,13 +41,22 @@ pub(crate) fn tenant_unset() -> SqlError {
 }
 
 impl Inputs<'_> {
+    pub(crate) fn param(&self, n: usize) -> Result<Value, SqlError> {
+        let missing = || SqlError::new("42P02", format!("there is no parameter ${}", n + 1));
+        self.params.get(n).cloned().ok_or_else(missing)
+    }
+
+    pub(crate) fn context(&self, context: &Context, ty: Type) -> Result<Value, SqlError> {
+        match context {
+            Context::Tenant => tenant_key(self.known.tenant()),
+            context => self.known.context(context, ty),
+        }
+    }
+
     fn source(&self, source: &ParamSource) -> Result<Value, SqlError> {
         match source {
-            ParamSource::Param(n, _) => self.params.get(*n).cloned().ok_or_else(|| {
-                SqlError::new("42P02", format!("there is no parameter ${}", n + 1))
-            }),
-            ParamSource::Context(Context::Tenant, _) => tenant_key(self.known.tenant()),
-            ParamSource::Context(context, ty) => self.known.context(context, *ty),
+            ParamSource::Param(n, _) => self.param(*n),
+            ParamSource::Context(context, ty) => self.context(context, *ty),
             ParamSource::Const(value) => Ok(value.clone()),
         }
     }

@@ -11,6 +11,7 @@
 //!   * [`vfs`]        page checksums under SQLite, and the check of a WAL that a crash left
 //!   * `explain`      what SQLite's result codes mean
 //!   * `value`        storage forms of typed values
+//!   * `functions`    PostgreSQL's functions inside of SQLite
 //!   * `raw`          one hardened connection and its statements
 //!   * `capture`      row changes, taken from the preupdate hook
 //!   * `ddl`          the kernel's schema in SQLite's dialect
@@ -24,6 +25,7 @@
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard
 //!   * [`fleet`]      thousands of shards, some of them open
 //!
@@ -39,6 +41,7 @@ mod ddl;
 mod explain;
 pub mod fleet;
 mod format;
+mod functions;
 mod log;
 mod pledge;
 mod queue;
@@ -46,6 +49,7 @@ mod raw;
 mod reader;
 mod schema;
 mod snapshot;
+pub mod stage;
 mod transaction;
 mod value;
 mod writer;
@@ -75,6 +79,9 @@ use writer::{Company, RequestMember, State, Task, Writer};
 const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
 /// A schema change may have to read whole tables.
 const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
+
+/// Ends a transaction that was for trying alone.
+const TRIED: &str = "the change would be made";
 
 /// How a shard's file is opened.
 #[derive(Debug, Clone)]
@@ -425,6 +432,20 @@ impl Shard for SqliteShard {
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
         self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
+    }
+
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
+        let work = move |writer: &mut Writer| -> Result<()> {
+            let now = writer.state.schema.clone();
+            schema::change(writer, from, &changes)?;
+            // An error takes all of it back, but what is in memory besides the state.
+            writer.capture().set_schema(&now);
+            Err(ShardError::invalid(TRIED))
+        };
+        match self.submit(SCHEMA_TIME, Company::Alone, work).await {
+            Err(ShardError::Invalid(why)) if why == TRIED => Ok(()),
+            result => result,
+        }
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {

@@ -13,6 +13,7 @@
 
 use super::SqliteOptions;
 use super::capture::Capture;
+use super::functions::{self, Host};
 use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
@@ -192,6 +193,8 @@ pub(super) struct Db {
     wal_pages: Box<c_int>,
     foreign: Arc<AtomicBool>,
     connection: Connection,
+    /// What our functions in SQLite use; it outlives the connection.
+    host: Box<Host>,
 }
 
 // SAFETY: the raw pointers inside belong to this connection alone, and SQLite allows a connection to be used by any
@@ -205,8 +208,25 @@ impl Db {
         let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
         let connection =
             Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()).map_err(|error| open_error(path, &error))?;
+        let mut db = Db::new(connection, env);
+        db.configure(role, options).map_err(|error| open_error(path, &error))?;
+        Ok(db)
+    }
+
+    /// A database in memory alone, for as long as this lives.
+    pub(super) fn open_in_memory(env: Arc<dyn Env>) -> Result<Db> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let path = Path::new(":memory:");
+        let connection = Connection::open_in_memory_with_flags(flags).map_err(|error| open_error(path, &error))?;
+        let mut db = Db::new(connection, env);
+        db.configure_in_memory().map_err(|error| open_error(path, &error))?;
+        Ok(db)
+    }
+
+    fn new(connection: Connection, env: Arc<dyn Env>) -> Db {
+        let host = Host::new(env.clone());
         let watch = Watch { env, deadline: Duration::MAX, cancel: None, budget: None, stop: None };
-        let mut db = Db {
+        Db {
             cursors: BTreeMap::new(),
             next_cursor: 0,
             cache: HashMap::default(),
@@ -218,9 +238,8 @@ impl Db {
             wal_pages: Box::new(0),
             foreign: Arc::new(AtomicBool::new(false)),
             connection,
-        };
-        db.configure(role, options).map_err(|error| open_error(path, &error))?;
-        Ok(db)
+            host,
+        }
     }
 
     fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
@@ -256,8 +275,23 @@ impl Db {
         connection.pragma_update(None, "foreign_keys", role != Role::Applier)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, role != Role::Applier)?;
         connection.pragma_update(None, "query_only", role == Role::Reader)?;
+        self.install()
+    }
+
+    /// What is written here needs no safety: it is gone with the connection.
+    fn configure_in_memory(&mut self) -> rusqlite::Result<()> {
+        harden(&self.connection)?;
+        self.connection.pragma_update(None, "temp_store", "MEMORY")?;
+        self.connection.pragma_update(None, "synchronous", "OFF")?;
+        self.install()
+    }
+
+    /// Collations, functions, the authorizer and the callbacks.
+    fn install(&mut self) -> rusqlite::Result<()> {
+        let connection = &self.connection;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
+        functions::install(connection, &self.host)?;
         let foreign = self.foreign.clone();
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
@@ -542,6 +576,9 @@ impl Db {
     }
 
     fn explain_failure(&self, failure: Failure) -> ShardError {
+        if let Some(raised) = self.host.take(failure.code) {
+            return ShardError::Statement(raised);
+        }
         // SAFETY: the handle is live; the message is copied at once.
         let message = unsafe {
             let text = ffi::sqlite3_errmsg(self.handle());
@@ -746,7 +783,8 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
 fn authorize(context: &AuthContext<'_>) -> Authorization {
     let private = |table: &str| {
         let table = table.to_ascii_lowercase();
-        table.starts_with(isles_kernel::schema::RESERVED_PREFIX) || table.starts_with("sqlite_")
+        let own = table.starts_with(isles_kernel::schema::RESERVED_PREFIX) && table != isles_sql::print::call::ROWS;
+        own || table.starts_with("sqlite_")
     };
     match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,

@@ -49,42 +49,15 @@ pub(crate) fn error_json(error: &SqlError) -> serde_json::Value {
 
 /// Appends the columns of a result.
 pub(crate) fn columns(fields: &[Field], out: &mut String) {
-    let columns: Vec<serde_json::Value> =
-        fields.iter().map(|field| json!({ "name": field.name, "type": type_name(field) })).collect();
+    let columns: Vec<serde_json::Value> = fields
+        .iter()
+        .map(|field| json!({ "name": field.name, "type": isles_sql::text::type_name(field.ty.oid) }))
+        .collect();
     out.push_str(&serde_json::Value::Array(columns).to_string());
 }
 
-fn type_name(field: &Field) -> String {
-    let name = match field.ty.oid {
-        types::BOOL => "boolean",
-        types::INT2 => "smallint",
-        types::INT4 => "integer",
-        types::INT8 => "bigint",
-        types::FLOAT4 => "real",
-        types::FLOAT8 => "double precision",
-        types::NUMERIC => "numeric",
-        types::TEXT => "text",
-        types::VARCHAR => "character varying",
-        types::BPCHAR => "character",
-        types::BYTEA => "bytea",
-        types::DATE => "date",
-        types::TIME => "time without time zone",
-        types::TIMESTAMP => "timestamp without time zone",
-        types::TIMESTAMPTZ => "timestamp with time zone",
-        types::INTERVAL => "interval",
-        types::UUID => "uuid",
-        types::JSON => "json",
-        types::JSONB => "jsonb",
-        types::NAME => "name",
-        types::OID => "oid",
-        types::VOID => "void",
-        other => return other.0.to_string(),
-    };
-    name.to_owned()
-}
-
 /// Appends a row as an array, on one line.
-pub(crate) fn row(row: &[Value], fields: &[Field], forms: &Forms, out: &mut String) -> Result<(), SqlError> {
+pub(crate) fn row(row: &[Value], fields: &[Field], forms: &Forms, out: &mut String) {
     out.push('[');
     for (at, (value, field)) in row.iter().zip(fields).enumerate() {
         if at > 0 {
@@ -94,16 +67,15 @@ pub(crate) fn row(row: &[Value], fields: &[Field], forms: &Forms, out: &mut Stri
             Value::Null => out.push_str("null"),
             Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
             Value::Int(number) => out.push_str(&number.to_string()),
-            _ => other(value, field, forms, out)?,
+            _ => other(value, field, forms, out),
         }
     }
     out.push(']');
-    Ok(())
 }
 
-fn other(value: &Value, field: &Field, forms: &Forms, out: &mut String) -> Result<(), SqlError> {
+fn other(value: &Value, field: &Field, forms: &Forms, out: &mut String) {
     let mut bytes = Vec::new();
-    forms.write(value, field.ty, Format::Text, &mut bytes)?;
+    forms.write(value, field.ty, Format::Text, &mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     match (field.ty.oid, value) {
         // A line break in JSON is space between its parts; here it would end the line.
@@ -111,7 +83,6 @@ fn other(value: &Value, field: &Field, forms: &Forms, out: &mut String) -> Resul
         (_, Value::Float(number)) if number.is_finite() => out.push_str(&text),
         _ => out.push_str(&serde_json::Value::from(&*text).to_string()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -132,7 +103,7 @@ mod tests {
             Value::Null,
         ];
         let mut out = String::new();
-        row(&values, &fields, &Forms::default(), &mut out).unwrap();
+        row(&values, &fields, &Forms::default(), &mut out);
         let parsed: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!(parsed, json!([true, i64::MAX, "a\"b\n", {"a": 1}, null]));
         assert!(!out.contains('\n'));

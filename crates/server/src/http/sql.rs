@@ -10,7 +10,7 @@ use super::answer::{columns, error_json, row, status_of};
 use super::{HttpDoor, Peer};
 use crate::metrics::Outcome;
 use crate::pg::reply::Format;
-use crate::pg::values::Forms;
+use crate::pg::values::{Forms, types_of};
 use axum::body::Body;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -255,7 +255,7 @@ impl Work {
 
     async fn statement(&mut self, sql: &str, given: &[serde_json::Value]) -> Result<(), SqlError> {
         let prepared = self.session.prepare(sql, &[]).await?;
-        let params = params(&prepared, given)?;
+        let params = params(&self.session, &prepared, given)?;
         *self.running.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.session.cancel_token());
         match self.session.execute(&prepared, params).await? {
             Answer::Rows(rows) => self.result(rows).await,
@@ -278,7 +278,7 @@ impl Work {
 
     async fn result(&mut self, mut rows: Rows) -> Result<(), SqlError> {
         let mut forms = Forms::default();
-        forms.refresh(&self.session, &rows.fields);
+        forms.refresh(&self.session, types_of(&rows.fields));
         self.out.push_str("{\"columns\":");
         columns(&rows.fields, &mut self.out);
         self.out.push_str(if self.shape == Shape::Whole { ",\"rows\":[" } else { "}\n" });
@@ -286,7 +286,7 @@ impl Work {
         while let Some(batch) = rows.next(BATCH_ROWS).await? {
             self.count(batch.len())?;
             for values in &batch {
-                self.put_row(values, &rows, &forms, std::mem::replace(&mut first, false))?;
+                self.put_row(values, &rows, &forms, std::mem::replace(&mut first, false));
                 self.send_if_large().await?;
             }
         }
@@ -298,19 +298,18 @@ impl Work {
         Ok(())
     }
 
-    fn put_row(&mut self, values: &[Value], rows: &Rows, forms: &Forms, first: bool) -> Result<(), SqlError> {
+    fn put_row(&mut self, values: &[Value], rows: &Rows, forms: &Forms, first: bool) {
         match self.shape {
             Shape::Whole => {
                 if !first {
                     self.out.push(',');
                 }
-                row(values, &rows.fields, forms, &mut self.out)
+                row(values, &rows.fields, forms, &mut self.out);
             }
             Shape::Lines => {
                 self.out.push_str("{\"row\":");
-                row(values, &rows.fields, forms, &mut self.out)?;
+                row(values, &rows.fields, forms, &mut self.out);
                 self.out.push_str("}\n");
-                Ok(())
             }
         }
     }
@@ -347,12 +346,13 @@ impl Work {
 }
 
 /// Parameters by their text, as a client of the protocol sends them.
-fn params(prepared: &Prepared, given: &[serde_json::Value]) -> Result<Vec<Value>, SqlError> {
+fn params(session: &Session, prepared: &Prepared, given: &[serde_json::Value]) -> Result<Vec<Value>, SqlError> {
     if given.len() != prepared.params.len() {
         let (given, needed) = (given.len(), prepared.params.len());
         return Err(SqlError::new("08P01", format!("{given} parameters were given, and the statement has {needed}")));
     }
-    let forms = Forms::default();
+    let mut forms = Forms::default();
+    forms.refresh(session, prepared.params.iter().copied());
     let one = |(value, ty): (&serde_json::Value, &isles_sql::types::Oid)| match value {
         serde_json::Value::Null => Ok(Value::Null),
         serde_json::Value::String(text) => forms.read(text.as_bytes(), *ty, Format::Text),

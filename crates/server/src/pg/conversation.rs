@@ -21,7 +21,7 @@
 use super::cancel::Registration;
 use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
-use super::values::{Forms, formats};
+use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
 use crate::serve::Phase;
 use isles_cluster::session::{Answer, CopyIn, CopyOut, Prepared, Rows, Session, Status};
@@ -543,8 +543,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         Ok(Portal { statement, formats, bytes, run: Run::Fresh(params) })
     }
 
-    fn params(&self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
+    fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
         let formats = formats(&bind.formats, types.len())?;
+        self.forms.refresh(&self.session, types.iter().copied());
         let one = |(at, bytes): (usize, &Option<bytes::Bytes>)| match bytes {
             Some(bytes) => self.forms.read(bytes, types[at], formats[at]),
             None => Ok(Value::Null),
@@ -772,7 +773,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     /// Sends at most `rows_max` rows, and tells how many it were.
     async fn send_rows(&mut self, mut rows: Rows, formats: &[Format], rows_max: usize) -> Step<(Ran, usize)> {
-        self.forms.refresh(&self.session, &rows.fields);
+        self.forms.refresh(&self.session, types_of(&rows.fields));
         let (mut sent, mut scratch) = (0, Vec::new());
         while sent < rows_max {
             let batch = match self.wire.attend(rows.next(BATCH_ROWS.min(rows_max - sent))).await? {
@@ -785,9 +786,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             };
             self.metrics.rows(batch.len());
             for row in &batch {
-                if let Err(error) = self.put_row(&rows, row, formats, &mut scratch) {
-                    return Ok((Ran::Failed(error), sent));
-                }
+                self.put_row(&rows, row, formats, &mut scratch);
                 self.wire.flush_if_large().await?;
             }
             sent += batch.len();
@@ -795,13 +794,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         Ok((Ran::Suspended(rows), sent))
     }
 
-    fn put_row(
-        &mut self,
-        rows: &Rows,
-        row: &[Value],
-        formats: &[Format],
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), SqlError> {
+    fn put_row(&mut self, rows: &Rows, row: &[Value], formats: &[Format], scratch: &mut Vec<u8>) {
         let replies = &mut self.wire.replies;
         let mark = replies.begin_row(row.len());
         for (at, (value, field)) in row.iter().zip(&rows.fields).enumerate() {
@@ -811,14 +804,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             }
             scratch.clear();
             let format = formats.get(at).copied().unwrap_or(Format::Text);
-            if let Err(error) = self.forms.write(value, field.ty, format, scratch) {
-                replies.drop_row(mark);
-                return Err(error);
-            }
+            self.forms.write(value, field.ty, format, scratch);
             replies.value(scratch);
         }
         replies.end_row(mark);
-        Ok(())
     }
 
     fn begin_implicit(&mut self) {

@@ -190,11 +190,6 @@ impl Replies {
         let length = (self.buffer.len() - mark.0 - 1) as i32;
         self.buffer[mark.0 + 1..mark.0 + 5].copy_from_slice(&length.to_be_bytes());
     }
-
-    /// Takes back a row that could not be finished.
-    pub(crate) fn drop_row(&mut self, mark: RowMark) {
-        self.buffer.truncate(mark.0);
-    }
 }
 
 /// Where a row began.
@@ -278,10 +273,6 @@ mod tests {
         replies.null();
         replies.end_row(mark);
         assert_eq!(&replies.buffer()[..], b"D\0\0\0\x11\0\x02\0\0\0\x03abc\xff\xff\xff\xff");
-        let mark = replies.begin_row(1);
-        replies.value(b"half");
-        replies.drop_row(mark);
-        assert_eq!(replies.len(), 18);
     }
 
     #[test]

@@ -1,42 +1,73 @@
 //! Values on the wire: text and binary forms, by type.
 
+use super::message::utf8;
 use super::reply::Format;
 use isles_cluster::session::Session;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::text::{self, Settings};
 use isles_sql::tree::Field;
 use isles_sql::types::{self, Oid, Type};
 
-/// The session's settings that decide how values look.
+/// The settings that decide how values look and are read.
+const NAMES: [&str; 5] = ["DateStyle", "IntervalStyle", "TimeZone", "bytea_output", "extra_float_digits"];
+
+/// Types that look the same under all settings. Most columns are of these, and the session is not asked for them.
+const PLAIN: [Oid; 12] = [
+    types::BOOL,
+    types::INT2,
+    types::INT4,
+    types::INT8,
+    types::OID,
+    types::TEXT,
+    types::VARCHAR,
+    types::BPCHAR,
+    types::NAME,
+    types::NUMERIC,
+    types::UUID,
+    types::JSONB,
+];
+
+/// How a session's values look.
 #[derive(Default)]
-pub(crate) struct Forms {}
+pub(crate) struct Forms {
+    settings: Settings,
+}
 
 impl Forms {
-    /// Asks the session for its settings, if these columns depend on them.
-    pub(crate) fn refresh(&mut self, _session: &Session, _fields: &[Field]) {}
+    /// Asks the session for its settings, if values of these types depend on them.
+    pub(crate) fn refresh(&mut self, session: &Session, mut types: impl Iterator<Item = Oid>) {
+        if types.all(|oid| PLAIN.contains(&oid)) {
+            return;
+        }
+        for name in NAMES {
+            if let Some(value) = session.setting(name) {
+                // The session has checked its settings; one that is not understood here leaves the default.
+                let _ = self.settings.set(name, &value);
+            }
+        }
+    }
 
     /// Appends the form of a value that is not null.
-    pub(crate) fn write(&self, value: &Value, ty: Type, format: Format, out: &mut Vec<u8>) -> Result<(), SqlError> {
+    pub(crate) fn write(&self, value: &Value, ty: Type, format: Format, out: &mut Vec<u8>) {
         match format {
-            Format::Text => {
-                out.extend_from_slice(format!("{value:?}").as_bytes());
-                Ok(())
-            }
-            Format::Binary => Err(SqlError::unsupported(format!("type {} has no binary form yet", ty.oid.0))),
+            Format::Text => text::output(value, ty, &self.settings, out),
+            Format::Binary => text::binary_out(value, ty.oid, out),
         }
     }
 
-    /// A parameter.
-    pub(crate) fn read(&self, bytes: &[u8], ty: Oid, _format: Format) -> Result<Value, SqlError> {
-        let text = super::message::utf8(bytes)?;
-        match ty {
-            types::INT2 | types::INT4 | types::INT8 => text
-                .parse()
-                .map(Value::Int)
-                .map_err(|_| SqlError::new("22P02", format!("invalid input syntax for type integer: \"{text}\""))),
-            _ => Ok(Value::Text(text.to_owned())),
+    /// A parameter, in either form.
+    pub(crate) fn read(&self, bytes: &[u8], oid: Oid, format: Format) -> Result<Value, SqlError> {
+        match format {
+            Format::Text => text::input(utf8(bytes)?, Type::of(oid), &self.settings),
+            Format::Binary => text::binary_in(bytes, oid),
         }
     }
+}
+
+/// The types of some columns.
+pub(crate) fn types_of(fields: &[Field]) -> impl Iterator<Item = Oid> {
+    fields.iter().map(|field| field.ty.oid)
 }
 
 /// The format of each of some values, from codes of which there are none, one for all, or one for each.

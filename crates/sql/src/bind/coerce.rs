@@ -7,7 +7,7 @@ use crate::builtins::{self, CastContext, CastMethod, TypeKind};
 use crate::tree::{CastHow, Expr, ExprKind};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::value::Value;
+use isles_kernel::value::{Numeric, Value};
 
 /// How a type is brought to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,13 @@ impl Binder<'_> {
             return Ok(expr);
         }
         if from == types::UNKNOWN {
-            return self.coerce_unknown(expr, to);
+            return self.coerce_unknown(expr, Type::of(to));
+        }
+        // There and back again is nothing.
+        if let ExprKind::Cast { arg, how: CastHow::Relabel } = &expr.kind
+            && arg.ty.oid == to
+        {
+            return Ok((**arg).clone());
         }
         let how = match pathway(from, to, context) {
             None => return Err(cannot_cast(from, to)),
@@ -128,16 +134,16 @@ impl Binder<'_> {
             Some(Pathway::InOut) => CastHow::InOut,
         };
         // A modifier means something else in each type, so none is kept.
-        Ok(Expr::new(fold_null(expr, how), Type::of(to)))
+        Ok(Expr::new(fold(expr, how, to), Type::of(to)))
     }
 
-    fn coerce_unknown(&mut self, expr: Expr, to: Oid) -> Result<Expr> {
+    fn coerce_unknown(&mut self, expr: Expr, to: Type) -> Result<Expr> {
         match expr.kind {
-            ExprKind::Const(value) => input::literal(&value, to),
-            ExprKind::Param(at) => self.decide_param(at, to),
+            ExprKind::Const(value) => input::literal(&value, to, self.context.settings),
+            ExprKind::Param(at) => self.decide_param(at, to.oid),
             kind => {
                 let arg = Box::new(Expr::new(kind, types::TEXT));
-                Ok(Expr::new(ExprKind::Cast { arg, how: CastHow::InOut }, to))
+                Ok(Expr::new(ExprKind::Cast { arg, how: CastHow::InOut }, to.oid))
             }
         }
     }
@@ -170,7 +176,10 @@ impl Binder<'_> {
         if !can_coerce(expr.ty.oid, to.oid, context) {
             return Ok(None);
         }
-        let expr = self.coerce(expr, to.oid, context)?;
+        let expr = match expr.ty.oid {
+            types::UNKNOWN if to.oid != types::UNKNOWN => self.coerce_unknown(expr, to)?,
+            _ => self.coerce(expr, to.oid, context)?,
+        };
         Ok(Some(self.apply_modifier(expr, to, context)))
     }
 
@@ -229,16 +238,34 @@ impl Binder<'_> {
     /// What nobody has asked to be anything is text.
     pub(super) fn resolve_unknown(&mut self, expr: Expr) -> Result<Expr> {
         match expr.ty.oid {
-            types::UNKNOWN => self.coerce_unknown(expr, types::TEXT),
+            types::UNKNOWN => self.coerce_unknown(expr, Type::of(types::TEXT)),
             _ => Ok(expr),
         }
     }
 }
 
-/// A null is null in every type: nothing is left to convert.
-fn fold_null(expr: Expr, how: CastHow) -> ExprKind {
-    match expr.kind {
-        ExprKind::Const(Value::Null) => ExprKind::Const(Value::Null),
+/// Conversions of constants that cannot fail are done at once, so that routing sees a constant: a null is null in every
+/// type, a relabelled value stays what it is, and an integer fits into what is wider.
+fn fold(expr: Expr, how: CastHow, to: Oid) -> ExprKind {
+    let from = expr.ty.oid;
+    match (&expr.kind, how) {
+        (ExprKind::Const(Value::Null), _) => expr.kind,
+        (ExprKind::Const(Value::Text(_)), CastHow::Relabel) if category(from) == b'S' && category(to) == b'S' => {
+            expr.kind
+        }
+        (ExprKind::Const(Value::Int(n)), CastHow::Function(_))
+            if matches!(from, types::INT2 | types::INT4 | types::INT8) =>
+        {
+            match to {
+                types::INT8 => expr.kind,
+                types::INT4 if from == types::INT2 => expr.kind,
+                types::NUMERIC => match Numeric::parse(&n.to_string()) {
+                    Ok(numeric) => ExprKind::Const(Value::Numeric(numeric)),
+                    Err(_) => ExprKind::Cast { arg: Box::new(expr), how },
+                },
+                _ => ExprKind::Cast { arg: Box::new(expr), how },
+            }
+        }
         _ => ExprKind::Cast { arg: Box::new(expr), how },
     }
 }

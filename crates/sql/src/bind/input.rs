@@ -1,73 +1,52 @@
 //! Literals to values.
 //!
-//! A literal is converted when its type is known, which is at binding for nearly all. What this file cannot convert
-//! stays a conversion from text, to be computed when the statement is executed.
+//! A literal is converted when its type is known, which is at binding for nearly all: so a wrong one is an error before
+//! anything is executed, as with PostgreSQL. What depends on more than the session's settings stays a conversion from
+//! text, to be computed when the statement is executed: names of relations (`'t'::regclass`), and the moment (`'now'`),
+//! since a bound statement may be kept and executed again.
 
 use super::Result;
-use crate::builtins;
+use crate::text::{self, Settings};
 use crate::tree::{CastHow, Expr, ExprKind};
 use crate::types::{self, Oid, Type};
-use isles_kernel::error::SqlError;
-use isles_kernel::value::{Numeric, NumericError, Value};
+use isles_kernel::value::Value;
 
-/// The constant that a literal of unknown type becomes when it is asked to be of type `oid`.
-pub(super) fn literal(value: &Value, oid: Oid) -> Result<Expr> {
+/// The constant that a literal of unknown type becomes when it is asked to be of type `ty`, whose modifier matters to
+/// intervals alone.
+pub(super) fn literal(value: &Value, ty: Type, settings: &Settings) -> Result<Expr> {
     let Value::Text(text) = value else {
-        return Ok(Expr::new(ExprKind::Const(Value::Null), oid));
+        return Ok(Expr::new(ExprKind::Const(Value::Null), ty.oid));
     };
-    match convert(text, oid)? {
-        Some(value) => Ok(Expr::new(ExprKind::Const(value), oid)),
-        None => {
-            let arg = Box::new(Expr::new(ExprKind::Const(Value::Text(text.clone())), types::TEXT));
-            Ok(Expr::new(ExprKind::Cast { arg, how: CastHow::InOut }, Type::of(oid)))
-        }
+    if is_name(ty.oid, text) || is_moment(ty.oid, text) || types::carrier(ty.oid).is_none() {
+        let arg = Box::new(Expr::new(ExprKind::Const(Value::Text(text.clone())), types::TEXT));
+        return Ok(Expr::new(ExprKind::Cast { arg, how: CastHow::InOut }, of_literal(ty)));
     }
+    let value = text::input(text, ty, settings)?;
+    Ok(Expr::new(ExprKind::Const(value), of_literal(ty)))
 }
 
-fn convert(text: &str, oid: Oid) -> Result<Option<Value>> {
-    let value = match oid {
-        types::TEXT | types::VARCHAR | types::BPCHAR | types::UNKNOWN => Value::Text(text.into()),
-        types::INT2 => Value::Int(integer(text, oid, i64::from(i16::MIN), i64::from(i16::MAX))?),
-        types::INT4 => Value::Int(integer(text, oid, i64::from(i32::MIN), i64::from(i32::MAX))?),
-        types::INT8 => Value::Int(integer(text, oid, i64::MIN, i64::MAX)?),
-        types::BOOL => Value::Bool(boolean(text)?),
-        types::NUMERIC => Value::Numeric(Numeric::parse(text.trim()).map_err(|error| numeric_error(text, error))?),
-        _ => return Ok(None),
-    };
-    Ok(Some(value))
+/// An interval's fields decide how it is read, so a literal has them from the beginning.
+fn of_literal(ty: Type) -> Type {
+    if ty.oid == types::INTERVAL { ty } else { Type::of(ty.oid) }
 }
 
-fn invalid(text: &str, oid: Oid) -> SqlError {
-    let message = format!("invalid input syntax for type {}: \"{text}\"", builtins::type_name(oid));
-    SqlError::new("22P02", message)
+fn is_name(oid: Oid, text: &str) -> bool {
+    let registered = matches!(
+        oid,
+        types::REGCLASS
+            | types::REGPROC
+            | types::REGPROCEDURE
+            | types::REGOPER
+            | types::REGOPERATOR
+            | types::REGTYPE
+            | types::REGNAMESPACE
+            | types::REGROLE
+    );
+    registered && !text.trim().bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn integer(text: &str, oid: Oid, min: i64, max: i64) -> Result<i64> {
-    let trimmed = text.trim();
-    let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(invalid(text, oid));
-    }
-    trimmed.parse().ok().filter(|n| (min..=max).contains(n)).ok_or_else(|| {
-        let message = format!("value \"{text}\" is out of range for type {}", builtins::type_name(oid));
-        SqlError::new("22003", message)
-    })
-}
-
-/// Any unambiguous beginning of the words.
-fn boolean(text: &str) -> Result<bool> {
-    let word = text.trim().to_ascii_lowercase();
-    let begins = |full: &str, least: usize| word.len() >= least && full.starts_with(&word);
-    match () {
-        () if begins("true", 1) || begins("yes", 1) || word == "on" || word == "1" => Ok(true),
-        () if begins("false", 1) || begins("no", 1) || begins("off", 2) || word == "0" => Ok(false),
-        () => Err(invalid(text, types::BOOL)),
-    }
-}
-
-fn numeric_error(text: &str, error: NumericError) -> SqlError {
-    match error {
-        NumericError::Syntax => invalid(text, types::NUMERIC),
-        NumericError::Overflow => SqlError::new("22003", "value overflows numeric format"),
-    }
+fn is_moment(oid: Oid, text: &str) -> bool {
+    let temporal = matches!(oid, types::DATE | types::TIME | types::TIMESTAMP | types::TIMESTAMPTZ);
+    let lower = text.to_ascii_lowercase();
+    temporal && ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }

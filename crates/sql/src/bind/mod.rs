@@ -43,7 +43,10 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub use write::ROW_ID;
+
 use crate::parse::Parsed;
+use crate::text::Settings;
 use crate::tree::{RelId, Relation, Statement};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
@@ -70,8 +73,8 @@ pub struct BindContext<'a> {
     /// Schemas in which unqualified names are looked up, after `pg_catalog`.
     pub search_path: &'a [String],
     pub database: &'a str,
-    /// The session's time zone, for literals.
-    pub time_zone: &'a str,
+    /// How literals are read: time zone, order of dates. A bound statement holds for these settings alone.
+    pub settings: &'a Settings,
     /// What a table is that does not say `kind`.
     pub default_kind: utility::DefaultKind,
     /// Buckets of a new group that does not say how many.

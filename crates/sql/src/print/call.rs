@@ -21,8 +21,9 @@ pub const VOLATILE: &str = "_pgv";
 pub const AGGREGATE: &str = "_agg";
 /// The one value of a subquery that is used as an expression.
 pub const ONE: &str = "_one";
-/// Rows of a set-returning function: columns `c0`…, and `n`, which numbers them from 1.
-pub const ROWS: &str = "_rows";
+/// Rows of a set-returning function: columns `c0`…, and `n`, which numbers them from 1. It is a table to SQLite, so its
+/// name is one that no table of a client's can have.
+pub const ROWS: &str = "_isles_rows";
 /// Columns of [`ROWS`] and arguments it takes beside the callee. No built-in function has more.
 pub const ROWS_COLUMNS: usize = 32;
 pub const ROWS_ARGS: usize = 8;

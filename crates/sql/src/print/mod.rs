@@ -9,6 +9,7 @@
 //!   * `native`    which types and functions SQLite has as PostgreSQL has them
 //!   * `sqlite`    the SQLite printer
 //!   * `postgres`  the PostgreSQL printer
+//!   * `settings`  a session's settings as one parameter
 //!
 //! Invariants:
 //!   * What is printed means what the tree means, or nothing is printed: a construct that an engine cannot do
@@ -18,7 +19,10 @@
 pub mod call;
 mod native;
 mod postgres;
+mod settings;
 mod sqlite;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
@@ -81,7 +85,7 @@ impl Output {
 }
 
 fn carrier(ty: Type) -> Result<DataType> {
-    shim_carrier(ty.oid).ok_or_else(|| unsupported(format!("values of type {}", type_name(ty))))
+    types::carrier(ty.oid).ok_or_else(|| unsupported(format!("values of type {}", type_name(ty))))
 }
 
 fn type_name(ty: Type) -> String {
@@ -123,28 +127,4 @@ fn hex(bytes: &[u8]) -> String {
 
 fn unsupported(what: impl std::fmt::Display) -> SqlError {
     SqlError::unsupported(format!("{what} cannot be run on the shards"))
-}
-
-/// Until `types::carrier` is there.
-fn shim_carrier(ty: types::Oid) -> Option<DataType> {
-    use types::*;
-    Some(match ty {
-        BOOL => DataType::Bool,
-        INT2 => DataType::Int2,
-        INT4 => DataType::Int4,
-        INT8 | OID | XID | CID | REGPROC | REGPROCEDURE | REGOPER | REGOPERATOR | REGCLASS | REGTYPE | REGNAMESPACE
-        | REGROLE => DataType::Int8,
-        FLOAT4 => DataType::Float4,
-        FLOAT8 => DataType::Float8,
-        NUMERIC => DataType::Numeric,
-        TEXT | VARCHAR | BPCHAR | NAME | CHAR | UNKNOWN => DataType::Text,
-        BYTEA => DataType::Bytes,
-        DATE => DataType::Date,
-        TIME => DataType::Time,
-        TIMESTAMP => DataType::Timestamp,
-        TIMESTAMPTZ => DataType::TimestampTz,
-        UUID => DataType::Uuid,
-        JSON | JSONB => DataType::Json,
-        _ => return None,
-    })
 }

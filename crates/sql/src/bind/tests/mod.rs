@@ -11,9 +11,9 @@ use crate::builtins::{format_type, type_name};
 use crate::parse::parse_one;
 use crate::tree::Field;
 use isles_kernel::names::GroupName;
-use isles_kernel::schema::{Column, Identity, Key, Sequence, SqlType, TableKind, View};
 use isles_kernel::schema::Table;
-use isles_kernel::value::DataType;
+use isles_kernel::schema::{Column, Identity, Key, Sequence, SqlType, TableKind, View};
+use isles_kernel::value::{DataType, Element};
 
 fn column(name: &str, ty: DataType) -> Column {
     Column::new(name, ty)
@@ -31,24 +31,13 @@ fn identity(column: Column, sequence: &str, always: bool) -> Column {
     Column { identity: Some(Identity { sequence: sequence.into(), always }), ..column }
 }
 
-fn unique(name: &str, columns: &[&str]) -> Key {
-    Key { name: name.into(), columns: columns.iter().map(|c| (*c).to_string()).collect(), unique: true }
-}
-
 fn table(name: &str, columns: Vec<Column>, key: &[&str], keys: Vec<Key>) -> Table {
-    let primary_key: Vec<String> = key.iter().map(|c| (*c).to_string()).collect();
-    Table {
-        name: name.into(),
-        kind: TableKind::Hash {
-            group: GroupName::new(name).expect("a name"),
-            shard_by: primary_key.clone(),
-            buckets: 8,
-        },
-        columns,
-        primary_key,
-        keys,
-        foreign_keys: Vec::new(),
-    }
+    let kind = TableKind::Hash {
+        group: GroupName::new(name).expect("a name"),
+        shard_by: key.iter().map(|c| (*c).to_string()).collect(),
+        buckets: 8,
+    };
+    Table { keys, ..Table::new(name, kind, columns, key) }
 }
 
 /// The modifier of `numeric(precision, scale)`.
@@ -65,7 +54,7 @@ fn users() -> Table {
         default(column("active", DataType::Bool), "true"),
         default(column("created_at", DataType::TimestampTz), "now()"),
         typed("balance", DataType::Numeric, types::NUMERIC, numeric(10, 2)),
-        typed("tags", DataType::Text, types::TEXT_ARRAY, -1),
+        typed("tags", DataType::Array(Element::Text), types::TEXT_ARRAY, -1),
         typed("profile", DataType::Json, types::JSONB, -1),
         column("token", DataType::Uuid),
         column("born", DataType::Date),
@@ -77,9 +66,9 @@ fn users() -> Table {
         typed("code", DataType::Text, types::BPCHAR, 7),
         column("wake", DataType::Time),
         column("ts", DataType::Timestamp),
-        typed("span", DataType::Text, types::INTERVAL, -1),
+        column("span", DataType::Interval),
     ];
-    table("users", columns, &["id"], vec![unique("users_email_key", &["email"])])
+    table("users", columns, &["id"], vec![Key::unique("users_email_key", &["email"])])
 }
 
 fn orders() -> Table {
@@ -92,7 +81,7 @@ fn orders() -> Table {
         column("qty", DataType::Int4),
         typed("note", DataType::Text, types::VARCHAR, 24),
     ];
-    table("orders", columns, &["id"], vec![unique("orders_user_id_placed_at_key", &["user_id", "placed_at"])])
+    table("orders", columns, &["id"], vec![Key::unique("orders_user_id_placed_at_key", &["user_id", "placed_at"])])
 }
 
 pub(super) fn schema() -> Schema {
@@ -102,10 +91,8 @@ pub(super) fn schema() -> Schema {
         column("sku", DataType::Text),
         column("price", DataType::Numeric),
     ];
-    let always = vec![
-        identity(column("id", DataType::Int4).not_null(), "always_id_seq", true),
-        column("v", DataType::Text),
-    ];
+    let always =
+        vec![identity(column("id", DataType::Int4).not_null(), "always_id_seq", true), column("v", DataType::Text)];
     let t = vec![column("a", DataType::Int4).not_null(), column("b", DataType::Text), column("c", DataType::Int4)];
     let u = vec![column("a", DataType::Int4).not_null(), column("d", DataType::Text), column("e", DataType::Numeric)];
     let tables = [
@@ -141,7 +128,15 @@ pub(super) fn schema() -> Schema {
 
 pub(super) fn bound_in(schema: &Schema, sql: &str) -> Result<Bound> {
     let path = ["public".to_string()];
-    let context = BindContext { schema, search_path: &path, database: "isles", time_zone: "UTC" };
+    let settings = Settings::default();
+    let context = BindContext {
+        schema,
+        search_path: &path,
+        database: "isles",
+        settings: &settings,
+        default_kind: utility::DefaultKind::Hash,
+        default_buckets: 8,
+    };
     bind(&parse_one(sql)?, &context, &[])
 }
 

@@ -9,6 +9,9 @@ use crate::tree::{
 use crate::types::{self, Type};
 use isles_kernel::value::Value;
 
+/// `regr_count`.
+const REGR_COUNT: types::Oid = types::Oid(2818);
+
 pub(super) fn has_sets(select: &Select) -> bool {
     matches!(select.group_by, GroupBy::Sets { .. })
 }
@@ -73,7 +76,9 @@ impl Printer {
             Some(name) if of.args.len() <= 1 && !of.within_group => self.native_aggregate(name, of)?,
             _ => self.foreign_aggregate(of, ty)?,
         };
-        Ok(format!("{text}{}", self.filter_clause(of.filter.as_ref())?))
+        let text = format!("{text}{}", self.filter_clause(of.filter.as_ref())?);
+        // Of no rows this one is not null, and an aggregate of no rows is not told what it is.
+        Ok(if of.function == REGR_COUNT { format!("coalesce({text}, 0)") } else { text })
     }
 
     fn filter_clause(&mut self, filter: Option<&Expr>) -> Result<String> {

@@ -31,7 +31,8 @@ impl Printer {
                     query.columns.first().map(|column| column.ty.oid).ok_or_else(|| unsupported("ARRAY()"))?;
                 let rows = self.query(query, query.columns.len())?;
                 let callee = Callee { op: Op::ArrayOfRows, args: vec![element], result: ty, settings: false };
-                Ok(format!("(SELECT {}('{callee}', c0) FROM ({rows}))", call::AGGREGATE))
+                // An aggregate of no rows is not told what it is.
+                Ok(format!("coalesce((SELECT {}('{callee}', c0) FROM ({rows})), '{{}}')", call::AGGREGATE))
             }
         }
     }

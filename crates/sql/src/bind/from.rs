@@ -10,7 +10,7 @@ use crate::tree::{
 use crate::types::{self, Oid, Type};
 use crate::{builtins, system};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::Table;
+use isles_kernel::schema::{HIDDEN_KEY_COLUMN, Table};
 use pg_raw_parse::Node;
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::nodes::{self, JoinType};
@@ -45,7 +45,9 @@ fn relation_of(table: &Table) -> Relation {
 }
 
 pub(super) fn fields_of(relation: &Relation) -> Vec<Field> {
-    relation.columns.iter().map(|column| Field { name: column.name.clone(), ty: column.ty }).collect()
+    // The key of a table that was made without one is not for clients to see; it is the last column.
+    let visible = relation.columns.iter().filter(|column| column.name != HIDDEN_KEY_COLUMN);
+    visible.map(|column| Field { name: column.name.clone(), ty: column.ty }).collect()
 }
 
 impl Binder<'_> {

@@ -432,6 +432,8 @@ pub trait Shard: Send + Sync {
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>>;
+    /// Whether schema changes would be refused, for what they say or for what is in the tables. Nothing is changed.
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()>;
     async fn schema(&self) -> Result<Arc<Schema>>;
 
     /// Pledges whose names begin with `prefix` and that wait for the word. Empty where they die with the process.

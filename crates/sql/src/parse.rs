@@ -108,7 +108,6 @@ fn syntax_error(sql: &str, error: pg_raw_parse::Error) -> SqlError {
 fn sqlstate(message: &str) -> &'static str {
     const NOT_SYNTAX: &[(&str, &str)] = &[
         ("not yet implemented", "0A000"),
-        ("is not supported", "0A000"),
         ("invalid byte sequence", "22021"),
         ("invalid Unicode escape", "22025"),
         ("unsafe use of", "22P06"),

@@ -249,6 +249,12 @@ impl Database {
         self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite)
     }
 
+    /// The engines that there are, each once.
+    pub(crate) fn engines(&self) -> Vec<Engine> {
+        let has = |wanted: &Engine| self.shards.all().iter().any(|(_, engine)| engine == wanted);
+        [Engine::Sqlite, Engine::Postgres].into_iter().filter(has).collect()
+    }
+
     pub(crate) fn schema(&self) -> Arc<Schema> {
         self.schema.load_full()
     }

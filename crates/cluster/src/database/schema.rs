@@ -10,8 +10,9 @@
 //!
 //! A shard applies a change if it is at the version that the change starts from, and leaves it if it has done so
 //! already; so all steps can be repeated. A shard refuses a change for what is in its tables: duplicate rows under a
-//! new unique key. Shards that have made it then make its opposite. Versions never fall: all shards, also those that
-//! never made the change, end two versions later with the schema as it was.
+//! new unique key. So a change that can be refused is tried on every shard first, and taken back there. Should a shard
+//! refuse all the same, those that have made the change make its opposite. Versions never fall: all shards, also those
+//! that never made the change, end two versions later with the schema as it was.
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-6   the recovery of a change can itself be interrupted
@@ -116,12 +117,32 @@ pub(crate) enum Failure {
 pub(crate) async fn change(parts: &Parts<'_>, schema: &Schema, changes: Vec<SchemaChange>) -> Result<Schema, Failure> {
     let refused = |error: SqlError| Failure::Refused(error, schema.clone());
     let next = schema.apply(&changes).map_err(|error| refused(people(error.into())))?;
+    if changes.iter().any(depends_on_rows) {
+        for name in parts.names {
+            let shard = parts.shards.get(name).await.map_err(|error| refused(people(error)))?;
+            let tried = shard.try_schema(schema.version, changes.clone()).await;
+            tried.map_err(|error| refused(people(error)))?;
+        }
+    }
     parts.routing.add_groups(&groups(&next), parts.names, parts.shards).await.map_err(refused)?;
     let pending = Pending { from: schema.version, changes, direction: Direction::Forward };
     let begin = Transaction::new().when(Condition::Absent(key(PENDING))).put_json(key(PENDING), &pending);
     let begin = begin.map_err(|error| refused(catalog_error(error)))?;
     parts.catalog.commit(begin).await.map_err(|error| refused(catalog_error(error)))?;
     finish(parts, schema, pending).await
+}
+
+/// Whether a shard may refuse a change for what is in its tables.
+fn depends_on_rows(change: &SchemaChange) -> bool {
+    match change {
+        SchemaChange::AddColumn { column, .. } => !column.nullable,
+        SchemaChange::AlterColumn { .. }
+        | SchemaChange::Rekey { .. }
+        | SchemaChange::CreateKey { .. }
+        | SchemaChange::AddCheck { .. }
+        | SchemaChange::AddForeignKey { .. } => true,
+        _ => false,
+    }
 }
 
 /// The groups that tables hash to.
@@ -150,7 +171,7 @@ async fn finish(parts: &Parts<'_>, schema: &Schema, pending: Pending) -> Result<
     match forward(parts, &pending).await {
         Ok(()) => {
             let next = schema.apply(&pending.changes).map_err(|error| stuck(people(error.into())))?;
-            record(parts.catalog, schema, &next).await.map_err(stuck)?;
+            record(parts.catalog, schema, &next, &pending.changes).await.map_err(stuck)?;
             Ok(next)
         }
         Err(error) if is_refusal(&error) => {
@@ -198,7 +219,7 @@ async fn undo(parts: &Parts<'_>, schema: &Schema, pending: &Pending) -> Result<S
         }
     }
     let undone = Schema { version: made.next(), ..schema.clone() };
-    record(parts.catalog, schema, &undone).await?;
+    record(parts.catalog, schema, &undone, &[]).await?;
     Ok(undone)
 }
 
@@ -217,6 +238,14 @@ fn opposite(schema: &Schema, changes: &[SchemaChange]) -> Result<Vec<SchemaChang
             let key = known.cloned().ok_or_else(cannot_undo)?;
             Ok(SchemaChange::CreateKey { table: table.clone(), key })
         }
+        SchemaChange::AddCheck { table, check } => {
+            Ok(SchemaChange::DropCheck { table: table.clone(), check: check.name.clone() })
+        }
+        SchemaChange::AddForeignKey { table, foreign_key } => {
+            Ok(SchemaChange::DropForeignKey { table: table.clone(), foreign_key: foreign_key.name.clone() })
+        }
+        SchemaChange::CreateView(view) => Ok(SchemaChange::DropView { view: view.name.clone() }),
+        SchemaChange::CreateSequence(sequence) => Ok(SchemaChange::DropSequence { sequence: sequence.name.clone() }),
         SchemaChange::CreateObject(object) => Ok(SchemaChange::DropObject { name: object.name.clone() }),
         SchemaChange::DropObject { name } => {
             schema.objects.get(name).cloned().map(SchemaChange::CreateObject).ok_or_else(cannot_undo)
@@ -231,8 +260,20 @@ fn cannot_undo() -> SqlError {
 }
 
 /// Records what holds now. Sequences that are gone take their positions with them.
-async fn record(catalog: &dyn Catalog, before: &Schema, now: &Schema) -> Result<(), SqlError> {
+async fn record(
+    catalog: &dyn Catalog,
+    before: &Schema,
+    now: &Schema,
+    changes: &[SchemaChange],
+) -> Result<(), SqlError> {
     let mut transaction = Transaction::new().put_json(key(CURRENT), now).map_err(catalog_error)?.delete(key(PENDING));
+    for change in changes {
+        if let SchemaChange::RenameSequence { sequence, to } = change
+            && let Some(position) = catalog.get(&super::sequence::key(sequence)?).await.map_err(catalog_error)?.value
+        {
+            transaction = transaction.put(super::sequence::key(to)?, position.value);
+        }
+    }
     let gone = before.sequences.keys().filter(|name| !now.sequences.contains_key(*name));
     for name in gone {
         transaction.writes.push(Write::Delete(super::sequence::key(name)?));

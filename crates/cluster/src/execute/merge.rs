@@ -53,14 +53,29 @@ pub(crate) fn check_keys(keys: &[MergeKey]) -> Result<(), SqlError> {
 
 /// The order of two rows by the keys of a merge.
 pub(crate) fn compare(a: &[Value], b: &[Value], keys: &[MergeKey]) -> Ordering {
-    keys.iter().map(|key| compare_by(&a[key.column], &b[key.column], key)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    keys.iter()
+        .map(|key| compare_by(&a[key.column], &b[key.column], key))
+        .find(|order| order.is_ne())
+        .unwrap_or(Ordering::Equal)
 }
 
 fn compare_by(a: &Value, b: &Value, key: &MergeKey) -> Ordering {
     match (a.is_null(), b.is_null()) {
         (true, true) => Ordering::Equal,
-        (true, false) => if key.nulls_first { Ordering::Less } else { Ordering::Greater },
-        (false, true) => if key.nulls_first { Ordering::Greater } else { Ordering::Less },
+        (true, false) => {
+            if key.nulls_first {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        }
+        (false, true) => {
+            if key.nulls_first {
+                Ordering::Greater
+            } else {
+                Ordering::Less
+            }
+        }
         (false, false) => {
             let order = compare_values(a, b, key.ty);
             if key.descending { order.reverse() } else { order }

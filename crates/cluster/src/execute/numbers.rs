@@ -33,7 +33,10 @@ fn children(expr: &mut Expr) -> Vec<&mut Expr> {
         | ExprKind::Array(args)
         | ExprKind::Row(args)
         | ExprKind::Extreme { args, .. } => args.iter_mut().collect(),
-        ExprKind::Cast { arg, .. } | ExprKind::Not(arg) | ExprKind::IsNull { arg, .. } | ExprKind::IsBool { arg, .. } => {
+        ExprKind::Cast { arg, .. }
+        | ExprKind::Not(arg)
+        | ExprKind::IsNull { arg, .. }
+        | ExprKind::IsBool { arg, .. } => {
             vec![arg]
         }
         ExprKind::IsDistinct { left, right, .. } | ExprKind::NullIf { left, right, .. } => vec![left, right],

@@ -33,8 +33,8 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Table, TableKind};
 use isles_kernel::value::{Value, key_bytes};
 use isles_sql::plan::{
-    InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan, ShardsNode,
-    StageNode, StageRows, Touch,
+    InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
+    ShardsNode, StageNode, StageRows, Touch,
 };
 use isles_sql::types::{Type, carrier};
 use std::collections::{BTreeMap, BTreeSet};
@@ -254,7 +254,11 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let places = Resolver { prefer: txn.any_shard(), ..self.resolver(policy) }.resolve(&node.target, &node.touches, nobody)?;
+        let places = Resolver { prefer: txn.any_shard(), ..self.resolver(policy) }.resolve(
+            &node.target,
+            &node.touches,
+            nobody,
+        )?;
         if let (Some((shard, units)), Access::Read) = (only(&places), access)
             && txn.reads_committed(shard)
         {
@@ -311,7 +315,8 @@ impl<'a> Runner<'a> {
             };
             let mut columns = Vec::with_capacity(input.columns.len());
             for field in &input.columns {
-                let untold = || SqlError::unsupported(format!("column \"{}\" has a type that is not supported", field.name));
+                let untold =
+                    || SqlError::unsupported(format!("column \"{}\" has a type that is not supported", field.name));
                 columns.push((field.name.clone(), carrier(field.ty.oid).ok_or_else(untold)?));
             }
             inputs.push((input.name.clone(), columns, rows));
@@ -389,7 +394,13 @@ impl<'a> Runner<'a> {
     }
 
     /// The rows of an insert that come from a query, with the defaults that the router computes.
-    async fn query_rows(&self, plan: &InsertPlan, query: &QueryPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Vec<Row>, SqlError> {
+    async fn query_rows(
+        &self,
+        plan: &InsertPlan,
+        query: &QueryPlan,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
         let mut rows = self.node(&query.root, Access::Read, txn, policy).await?;
         for row in &mut rows {
             for (at, expr) in &plan.defaults {
@@ -425,7 +436,8 @@ impl<'a> Runner<'a> {
             orders.push((shard, on.order));
         }
         let outcomes = txn.run(work, self.bounds).await?;
-        let parts = orders.into_iter().zip(outcomes).map(|((shard, order), outcomes)| (shard, order, outcomes)).collect();
+        let parts =
+            orders.into_iter().zip(outcomes).map(|((shard, order), outcomes)| (shard, order, outcomes)).collect();
         Ok(collect(plan.target, parts))
     }
 
@@ -474,7 +486,8 @@ impl<'a> Runner<'a> {
     ) -> Result<Vec<(ShardId, Claimed, Option<Value>)>, SqlError> {
         match (target, &table.kind) {
             (InsertTarget::Bucket, TableKind::Hash { group, .. }) => {
-                let key: Vec<(Value, Type)> = shard_key.iter().map(|at| (row[*at].clone(), column_type(table, *at))).collect();
+                let key: Vec<(Value, Type)> =
+                    shard_key.iter().map(|at| (row[*at].clone(), column_type(table, *at))).collect();
                 match resolver.place(group, &key)? {
                     Some((shard, bucket)) => {
                         let hidden = Value::Int(i64::from(bucket.0));
@@ -511,7 +524,9 @@ impl<'a> Runner<'a> {
             }
             if plan.kind == RewriteKind::Update {
                 let returned = rest.split_off(width);
-                for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &rest)? {
+                for (shard, unit, hidden) in
+                    self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &rest)?
+                {
                     let params: Row = rest.iter().cloned().chain(hidden).collect();
                     let inputs = Inputs { params: &params, ..self.inputs() };
                     inserts.add(shard.clone(), unit, at, inputs.statement(&plan.insert, self.engine(&shard)?)?);

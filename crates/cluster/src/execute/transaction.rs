@@ -145,7 +145,7 @@ impl Txn {
             && self.parts.get(&visit.shard).is_none_or(|part| part.turn.is_none())
     }
 
-    async fn turn(&self, shard: &ShardId, bounds: &Bounds) -> Result<WriterTurn, SqlError> {
+    async fn turn(&mut self, shard: &ShardId, bounds: &Bounds) -> Result<WriterTurn, SqlError> {
         bounds.wait(&*self.database.env, self.database.writers.turn(shard, self.number)).await?
     }
 
@@ -216,9 +216,7 @@ impl Txn {
         for (shard, statements) in work {
             let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
             part.transaction.bound(limits.clone());
-            jobs.push(async move {
-                part.transaction.execute_all(statements).await
-            });
+            jobs.push(async move { part.transaction.execute_all(statements).await });
         }
         join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
     }
@@ -227,7 +225,8 @@ impl Txn {
     pub(crate) fn end_statement(&mut self) {
         if self.modes.isolation == Isolation::ReadCommitted {
             let shards = &self.database.shards;
-            self.parts.retain(|name, part| part.access == Access::Write || shards.engine(name) == Some(Engine::Postgres));
+            self.parts
+                .retain(|name, part| part.access == Access::Write || shards.engine(name) == Some(Engine::Postgres));
         }
     }
 
@@ -295,21 +294,21 @@ impl Txn {
         }
     }
 
-    async fn commit_one(&self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
+    async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
         for (shard, part) in writing {
             part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
         }
         Ok(())
     }
 
-    async fn commit_all(&self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
+    async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
         let participant =
             |(shard, part): (ShardId, Part)| Participant { shard, transaction: part.transaction, turn: part.turn };
         self.database.coordinator.commit(writing.into_iter().map(participant).collect()).await
     }
 
     /// Takes the writers of SQLite shards that were only read, unless they have changed since.
-    async fn guard_reads(&self, reading: Vec<(ShardId, Part)>, bounds: &Bounds) -> Result<Vec<Part>, SqlError> {
+    async fn guard_reads(&mut self, reading: Vec<(ShardId, Part)>, bounds: &Bounds) -> Result<Vec<Part>, SqlError> {
         let mut guards = Vec::new();
         for (shard, part) in reading {
             if part.turn.is_some() || self.database.shards.engine(&shard) != Some(Engine::Sqlite) {

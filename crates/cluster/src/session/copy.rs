@@ -98,7 +98,9 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
         (CopyDirection::In, CopySource::Table { table, columns, filter: None }) => {
             copy_in(session, options, table, columns).await.map(Answer::CopyIn)
         }
-        (CopyDirection::In, CopySource::Table { .. }) => Err(SqlError::unsupported("COPY FROM with WHERE is not supported")),
+        (CopyDirection::In, CopySource::Table { .. }) => {
+            Err(SqlError::unsupported("COPY FROM with WHERE is not supported"))
+        }
         (CopyDirection::In, CopySource::Query(_)) => Err(SqlError::new("42601", "a query cannot be copied into")),
     }
 }
@@ -108,9 +110,10 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
         return Err(SqlError::new("25006", "cannot execute COPY FROM in a read-only transaction"));
     }
     let guard = session.hold_schema().await?;
-    let definition = guard.schema.table(table).map_err(|_| {
-        SqlError::new("42P01", format!("relation \"{table}\" does not exist"))
-    })?;
+    let definition = guard
+        .schema
+        .table(table)
+        .map_err(|_| SqlError::new("42P01", format!("relation \"{table}\" does not exist")))?;
     let places: Vec<usize> = columns.iter().filter_map(|name| definition.position(name)).collect();
     let types: Vec<Type> = places.iter().map(|at| crate::execute::run::column_type(definition, *at)).collect();
     // An insert of one row whose columns are parameters; what is not copied is its default.

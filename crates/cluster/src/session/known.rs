@@ -63,7 +63,11 @@ impl StatementKnowledge {
     }
 
     fn schemas(&self) -> Vec<String> {
-        self.search_path.iter().filter(|name| ["public", "pg_catalog", "information_schema"].contains(&name.as_str())).cloned().collect()
+        self.search_path
+            .iter()
+            .filter(|name| ["public", "pg_catalog", "information_schema"].contains(&name.as_str()))
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
@@ -75,6 +79,13 @@ impl StatementKnowledge {
             facts.transaction = self.statement_time;
             Arc::new(facts)
         })
+    }
+
+    /// The settings that functions read, one line each, as `name=value`.
+    fn settings_text(&self) -> String {
+        let names = ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"];
+        let line = |name: &&str| format!("{name}={}\n", self.settings.get(*name).map_or("", String::as_str));
+        names.iter().map(line).collect()
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, SequenceMemory> {
@@ -127,7 +138,7 @@ impl Known for StatementKnowledge {
             }
             Context::BackendPid => Ok(Value::Int(i64::from(self.pid))),
             Context::Tenant => Err(SqlError::new("XX000", "the tenant is bound elsewhere")),
-            Context::Settings => Ok(Value::Text(self.values.encode())),
+            Context::Settings => text(&self.settings_text()),
             Context::Setting { name, missing_ok } => match self.settings.get(&name.to_ascii_lowercase()) {
                 Some(value) => text(value),
                 None if *missing_ok => Ok(Value::Null),
@@ -179,8 +190,12 @@ impl Sources for StatementKnowledge {
 
     fn current_value(&self, name: &str) -> Result<i64, SqlError> {
         let sequence = self.sequence(name)?;
-        let missing =
-            || SqlError::new("55000", format!("currval of sequence \"{}\" is not yet defined in this session", sequence.name));
+        let missing = || {
+            SqlError::new(
+                "55000",
+                format!("currval of sequence \"{}\" is not yet defined in this session", sequence.name),
+            )
+        };
         self.memory().values.get(&sequence.name).copied().ok_or_else(missing)
     }
 

@@ -34,13 +34,14 @@ pub use plans::Prepared;
 
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
+use crate::execute::inputs::dialect;
 use crate::execute::run::{Runner, Within};
 use cursor::Cursor;
-use isles_engine::shard::{CancelToken, Isolation};
+use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
-use isles_sql::bind::Explain;
-use isles_sql::plan::{Plan, PlanContext};
+use isles_sql::bind::{Explain, ExplainFormat};
+use isles_sql::plan::{Fragment, Plan, PlanContext};
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
@@ -111,6 +112,27 @@ impl Rows {
     /// The tag, once the rows have been read: `SELECT n`, or `INSERT 0 n` and its kin for RETURNING.
     pub fn tag(&self) -> String {
         self.tag.clone()
+    }
+}
+
+/// What EXPLAIN shows of a fragment.
+struct Printed {
+    engines: Vec<Engine>,
+}
+
+impl isles_sql::explain::Detail for Printed {
+    fn texts(&self, fragment: &Fragment) -> Result<Vec<(String, String)>> {
+        let name = |engine: &Engine| match engine {
+            Engine::Sqlite => "sqlite",
+            Engine::Postgres => "postgres",
+        };
+        let text =
+            |engine: &Engine| Ok((name(engine).to_string(), fragment.printed(dialect(*engine))?.sql.to_string()));
+        self.engines.iter().map(text).collect()
+    }
+
+    fn runs(&self, _fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
+        Vec::new()
     }
 }
 
@@ -312,7 +334,11 @@ impl Session {
     async fn explain(&mut self, explain: &Explain, params: &[Value], guard: Arc<SchemaGuard>) -> Result<Answer> {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
-        let mut lines: Vec<String> = isles_sql::explain::explain(&plan, explain);
+        let detail = Printed { engines: self.database.engines() };
+        let mut lines: Vec<String> = match explain.format {
+            ExplainFormat::Text => isles_sql::explain::text(&plan, &detail)?,
+            ExplainFormat::Json => vec![isles_sql::explain::json(&plan, &detail)?],
+        };
         if explain.analyze {
             let began = self.database.env.elapsed();
             let (rows, affected) = self.run_plan(&plan, kind, params, guard).await?;

@@ -10,7 +10,7 @@ use crate::database::Database;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::Schema;
-use isles_sql::bind::utility::Utility;
+use isles_sql::bind::utility::{DefaultKind, Utility};
 use isles_sql::bind::{self, BindContext, BoundStatement, Explain};
 use isles_sql::parse;
 use isles_sql::plan::{self, Plan, PlanContext};
@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Plans kept. An application has some hundred texts; one that writes values into its texts must not fill memory.
 const MAX_PLANS: usize = 2_000;
+/// Buckets of a new group: enough to spread over 64 shards, and few enough to list.
+const DEFAULT_BUCKETS: u32 = 64;
 /// Longer texts are bulk loads, and not sent twice.
 const MAX_CACHED_BYTES: usize = 16 << 10;
 
@@ -147,12 +149,8 @@ pub(crate) fn prepare(
     sql: &str,
     params: &[Oid],
 ) -> Result<Arc<Prepared>, SqlError> {
-    let key = CacheKey {
-        sql: sql.into(),
-        params: params.to_vec(),
-        version: schema.version,
-        settings: settings.plan_key(),
-    };
+    let key =
+        CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings.plan_key() };
     if let Some(prepared) = database.plans.get(&key) {
         return Ok(prepared);
     }
@@ -171,7 +169,14 @@ fn compile(
     let parsed = parse::parse_one(sql)?;
     let path = search_path(settings);
     let zone = settings.show("timezone").unwrap_or_default();
-    let context = BindContext { schema, search_path: &path, database: &database.name, time_zone: &zone };
+    let context = BindContext {
+        schema,
+        search_path: &path,
+        database: &database.name,
+        time_zone: &zone,
+        default_kind: DefaultKind::Hash,
+        default_buckets: DEFAULT_BUCKETS,
+    };
     let bound = bind::bind(&parsed, &context, params)?;
     let (compiled, fields) = match bound.statement {
         BoundStatement::Rows(statement) => {

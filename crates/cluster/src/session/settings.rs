@@ -33,7 +33,7 @@ pub(crate) const TENANT: &str = "isles.tenant";
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
 
 /// What a setting takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Bool,
     /// A whole number in a range, without a unit.
@@ -69,7 +69,8 @@ const fn known(name: &'static str, kind: Kind, default: &'static str) -> Known {
     Known { name, kind, default }
 }
 
-const LEVELS: &[&str] = &["debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "notice", "warning", "error"];
+const LEVELS: &[&str] =
+    &["debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "notice", "warning", "error"];
 const ISOLATIONS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 const MAX_INT: i64 = i32::MAX as i64;
 
@@ -248,7 +249,9 @@ impl Settings {
         let name = canonical(name);
         let value = self.raw(&name)?;
         Some(match find(&name).map(|known| known.kind) {
-            Some(Kind::Time) => with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms"),
+            Some(Kind::Time) => {
+                with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms")
+            }
             Some(Kind::Memory) => with_unit(value, &[("TB", 1 << 30), ("GB", 1 << 20), ("MB", 1 << 10)], "kB"),
             _ => value.to_string(),
         })
@@ -319,7 +322,8 @@ impl Settings {
     }
 
     pub(crate) fn reset_all(&mut self) {
-        let keep = ["transaction_isolation", "transaction_read_only", "transaction_deferrable", "session_authorization"];
+        let keep =
+            ["transaction_isolation", "transaction_read_only", "transaction_deferrable", "session_authorization"];
         let mut values = (*self.defaults).clone();
         for name in keep {
             if let Some(value) = self.current.get(name) {
@@ -425,9 +429,9 @@ fn check(known: &Known, value: &str) -> Result<String> {
     let bad = || invalid(known.name, value);
     match known.kind {
         Kind::Fixed => Err(fixed(known.name)),
-        Kind::Bool => boolean(value).map(|value| on_off(value).into()).ok_or_else(|| {
-            SqlError::new("22023", format!("parameter \"{}\" requires a Boolean value", known.name))
-        }),
+        Kind::Bool => boolean(value)
+            .map(|value| on_off(value).into())
+            .ok_or_else(|| SqlError::new("22023", format!("parameter \"{}\" requires a Boolean value", known.name))),
         Kind::Int(low, high) => {
             let number: i64 = value.trim().parse().map_err(|_| bad())?;
             in_range(known.name, number, low, high).map(|number| number.to_string())
@@ -452,15 +456,21 @@ fn check(known: &Known, value: &str) -> Result<String> {
         Kind::Names => Ok(value.to_string()),
         Kind::DateStyle => date_style(value).ok_or_else(bad),
         Kind::TimeZone => time_zone(value).ok_or_else(bad),
-        Kind::Encoding => match value.to_ascii_uppercase().replace(['-', '_'], "").as_str() {
-            "UTF8" | "UNICODE" => Ok("UTF8".into()),
-            _ => Err(SqlError::unsupported(format!("client encoding \"{value}\" is not supported"))
-                .with_hint("use UTF8")),
-        },
+        Kind::Encoding => {
+            match value.to_ascii_uppercase().replace(['-', '_'], "").as_str() {
+                "UTF8" | "UNICODE" => Ok("UTF8".into()),
+                _ => Err(SqlError::unsupported(format!("client encoding \"{value}\" is not supported"))
+                    .with_hint("use UTF8")),
+            }
+        }
         Kind::Isolation => word(ISOLATIONS, value).ok_or_else(|| with_words(bad(), ISOLATIONS)),
         Kind::Tenant => match value.is_empty() {
-            true => Err(bad().with_hint("RESET isles.tenant unsets it; SET isles.null_tenant = on chooses the null tenant")),
-            false => TenantId::new(value).map(|_| value.to_string()).map_err(|error| bad().with_detail(error.to_string())),
+            true => {
+                Err(bad().with_hint("RESET isles.tenant unsets it; SET isles.null_tenant = on chooses the null tenant"))
+            }
+            false => {
+                TenantId::new(value).map(|_| value.to_string()).map_err(|error| bad().with_detail(error.to_string()))
+            }
         },
     }
 }
@@ -475,7 +485,8 @@ fn word(words: &[&str], value: &str) -> Option<String> {
 
 /// For settings of which only some values are true here.
 fn only(name: &str, words: &[&'static str], value: &str) -> Result<String> {
-    let same = |word: &&&str| word.eq_ignore_ascii_case(value) || (boolean(word).is_some() && boolean(word) == boolean(value));
+    let same =
+        |word: &&&str| word.eq_ignore_ascii_case(value) || (boolean(word).is_some() && boolean(word) == boolean(value));
     match words.iter().find(same) {
         Some(word) => Ok((*word).to_string()),
         None => Err(SqlError::unsupported(format!("parameter \"{name}\" can only be \"{}\"", words[0]))),

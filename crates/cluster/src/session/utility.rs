@@ -1,7 +1,7 @@
 //! Statements that are not about rows: one `match`, and what each does below it in the same order.
 
 use super::cursor::{Cursor, MAX_CURSORS};
-use super::plans::{self, Compiled, Prepared, text_field};
+use super::plans::{Compiled, Prepared, text_field};
 use super::settings::{NULL_TENANT, TENANT};
 use super::{Answer, MAX_NAMED, Result, Rows, Session, copy};
 use crate::execute::bounds;
@@ -441,9 +441,12 @@ fn isolation_of(value: &str) -> Option<isles_sql::bind::utility::IsolationLevel>
 fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
     let row = |table: &isles_kernel::schema::Table| {
         let (kind, group, shard_by, buckets) = match &table.kind {
-            TableKind::Hash { group, shard_by, buckets } => {
-                ("hash", Value::text(group.as_str()), Value::Text(shard_by.join(", ")), Value::Text(buckets.to_string()))
-            }
+            TableKind::Hash { group, shard_by, buckets } => (
+                "hash",
+                Value::text(group.as_str()),
+                Value::Text(shard_by.join(", ")),
+                Value::Text(buckets.to_string()),
+            ),
             TableKind::Tenant => ("tenant", Value::Null, Value::Null, Value::Null),
             TableKind::Reference => ("reference", Value::Null, Value::Null, Value::Null),
             TableKind::Global => ("global", Value::Null, Value::Null, Value::Null),

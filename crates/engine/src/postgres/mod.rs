@@ -448,6 +448,16 @@ impl Shard for PostgresShard {
         self.inner.within_commit(OWN_LIMIT, &commit, self.inner.apply_schema(&commit, from, &changes)).await
     }
 
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
+        let work = async {
+            let conn = self.inner.admin.lend().await?;
+            let tried = schema::apply(&conn, from, &changes).await;
+            conn.finish(Ended::Open);
+            tried.map(drop)
+        };
+        self.inner.within(OWN_LIMIT, work).await
+    }
+
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.inner.within(OWN_LIMIT, self.inner.current_schema()).await
     }

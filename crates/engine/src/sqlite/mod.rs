@@ -80,6 +80,9 @@ const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
 /// A schema change may have to read whole tables.
 const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
 
+/// Ends a transaction that was for trying alone.
+const TRIED: &str = "the change would be made";
+
 /// How a shard's file is opened.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
@@ -429,6 +432,20 @@ impl Shard for SqliteShard {
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
         self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
+    }
+
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
+        let work = move |writer: &mut Writer| -> Result<()> {
+            let now = writer.state.schema.clone();
+            schema::change(writer, from, &changes)?;
+            // An error takes all of it back, but what is in memory besides the state.
+            writer.capture().set_schema(&now);
+            Err(ShardError::invalid(TRIED))
+        };
+        match self.submit(SCHEMA_TIME, Company::Alone, work).await {
+            Err(ShardError::Invalid(why)) if why == TRIED => Ok(()),
+            result => result,
+        }
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {

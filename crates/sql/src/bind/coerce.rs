@@ -121,6 +121,12 @@ impl Binder<'_> {
         if from == types::UNKNOWN {
             return self.coerce_unknown(expr, Type::of(to));
         }
+        // There and back again is nothing.
+        if let ExprKind::Cast { arg, how: CastHow::Relabel } = &expr.kind
+            && arg.ty.oid == to
+        {
+            return Ok((**arg).clone());
+        }
         let how = match pathway(from, to, context) {
             None => return Err(cannot_cast(from, to)),
             Some(Pathway::Relabel) => CastHow::Relabel,

@@ -39,7 +39,7 @@ fn relation_of(table: &Table) -> Relation {
     Relation {
         schema: "public".into(),
         name: table.name.clone(),
-        columns: table.columns.iter().map(column).collect(),
+        columns: table.visible_columns().iter().map(column).collect(),
         source: RelationSource::User(Arc::new(table.clone())),
     }
 }

@@ -43,6 +43,8 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub use write::ROW_ID;
+
 use crate::parse::Parsed;
 use crate::text::Settings;
 use crate::tree::{RelId, Relation, Statement};
@@ -129,16 +131,20 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
     };
     let mut binder = Binder::new(context, parsed.text().clone(), param_types);
     let statement = match node {
+        // `SELECT … INTO` makes a table.
+        Node::SelectStmt(select) if select.into_clause().is_some() => bind_utility(node, context)?,
         Node::SelectStmt(_) | Node::InsertStmt(_) | Node::UpdateStmt(_) | Node::DeleteStmt(_) => {
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }
         Node::ExplainStmt(explain) => BoundStatement::Explain(Box::new(binder.explain(explain)?)),
-        other => {
-            let expressions = expressions::OfBinder(context);
-            BoundStatement::Other(Box::new(utility::bind(other, &context.for_utility(&expressions))?))
-        }
+        other => bind_utility(other, context)?,
     };
     Ok(Bound { statement, params: binder.finish_params()? })
+}
+
+fn bind_utility(node: Node<'_>, context: &BindContext<'_>) -> Result<BoundStatement> {
+    let expressions = expressions::OfBinder(context);
+    Ok(BoundStatement::Other(Box::new(utility::bind(node, &context.for_utility(&expressions))?)))
 }
 
 /// Binds a statement of rows inside of another one: what a cursor, COPY or PREPARE reads. `text` is what locations in

@@ -12,6 +12,7 @@ mod roles;
 mod session;
 
 use super::ddl::{self, DdlChange, Expressions};
+use crate::copy::{CopyDirection, CopyOptions};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
@@ -208,14 +209,6 @@ pub struct CopyStatement {
     pub options: CopyOptions,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyDirection {
-    /// `COPY … FROM STDIN`.
-    In,
-    /// `COPY … TO STDOUT`.
-    Out,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub enum CopySource {
     /// The columns are named, all visible ones in order if none were. `filter` is the text of `WHERE`, which only
@@ -226,46 +219,6 @@ pub enum CopySource {
         filter: Option<String>,
     },
     Query(String),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CopyFormat {
-    #[default]
-    Text,
-    Csv,
-    Binary,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CopyHeader {
-    #[default]
-    No,
-    Yes,
-    /// `HEADER MATCH`: the names must be those of the columns.
-    Match,
-}
-
-/// Options with PostgreSQL's defaults filled in for the format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopyOptions {
-    pub format: CopyFormat,
-    pub delimiter: u8,
-    pub null: String,
-    pub header: CopyHeader,
-    pub quote: u8,
-    pub escape: u8,
-    /// Names of columns.
-    pub force_quote: ForceColumns,
-    pub force_not_null: ForceColumns,
-    pub force_null: ForceColumns,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ForceColumns {
-    #[default]
-    None,
-    All,
-    Some(Vec<String>),
 }
 
 /// Roles and rights.

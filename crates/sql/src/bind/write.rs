@@ -11,9 +11,9 @@ use super::scope::{Item, Place};
 use super::{Binder, Result};
 use crate::builtins::{self, CastContext};
 use crate::tree::*;
-use crate::types::{self, Type};
+use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Column, Table};
+use isles_kernel::schema::{Column, Key, Table};
 use isles_kernel::value::Value;
 use pg_raw_parse::Node;
 use pg_raw_parse::list::{CastNodeList, NodeList};
@@ -29,6 +29,10 @@ fn table_of(target: &RelationRef) -> Result<Arc<Table>> {
         }
     }
 }
+
+/// Not PostgreSQL's: the random number that identifies a row of a table without a primary key
+/// ([`isles_kernel::schema::HIDDEN_KEY_DEFAULT`]). No name of SQL means it.
+pub const ROW_ID: Oid = Oid(15_999);
 
 /// What stands for a column in a row of an INSERT.
 enum Given {
@@ -84,13 +88,13 @@ impl Binder<'_> {
             positions.push(position);
         }
         Ok(match positions.is_empty() {
-            true => Named { positions: (0..table.columns.len()).collect(), explicit: false },
+            true => Named { positions: (0..table.visible_columns().len()).collect(), explicit: false },
             false => Named { positions, explicit: true },
         })
     }
 
     fn column_of(&self, table: &Table, name: &str, at: i32) -> Result<usize> {
-        match table.position(name) {
+        match table.visible_columns().iter().position(|column| column.name == name) {
             Some(position) => Ok(position),
             None => {
                 let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
@@ -236,6 +240,10 @@ impl Binder<'_> {
             let call = ExprKind::Call { function: NEXTVAL, display, args: vec![name] };
             return self.assigned(Expr::new(call, types::INT8), column, -1);
         }
+        if column.is_hidden() {
+            let display = Display::Function("_isles_row_id".into());
+            return Ok(Expr::new(ExprKind::Call { function: ROW_ID, display, args: Vec::new() }, types::INT8));
+        }
         if let Some(text) = &column.default_sql {
             let expr = self.expression_text(text)?;
             return self.assigned(expr, column, -1);
@@ -292,13 +300,13 @@ impl Binder<'_> {
     }
 
     fn arbiter(&mut self, infer: &nodes::InferClause, table: &Table) -> Result<(Option<Vec<String>>, Option<Expr>)> {
-        let keys = || table.keys.iter().filter(|key| key.unique);
         if let Some(name) = infer.conname() {
-            if name == format!("{}_pkey", table.name) {
+            if !table.hidden_key && name == table.primary_key_name() {
                 return Ok((Some(table.primary_key.clone()), None));
             }
-            return match keys().find(|key| key.name == name) {
-                Some(key) => Ok((Some(key.columns.clone()), None)),
+            let key = table.keys.iter().find(|key| key.constraint && key.name == name);
+            return match key.and_then(Key::unique_columns) {
+                Some(columns) => Ok((Some(columns.to_vec()), None)),
                 None => {
                     let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
                     self.fail("42704", message, infer.location)
@@ -311,7 +319,7 @@ impl Binder<'_> {
             let Some(name) = element.name() else {
                 return self.refuse("an expression in ON CONFLICT", infer.location);
             };
-            if table.position(name).is_none() {
+            if !table.visible_columns().iter().any(|column| column.name == name) {
                 return Err(self.missing_column(None, name, infer.location));
             }
             names.push(name.to_string());
@@ -320,15 +328,40 @@ impl Binder<'_> {
             Node::None => None,
             node => Some(self.placed(Place::ConflictTarget, |binder| binder.condition(node, "WHERE"))?),
         };
-        let same = |key: &[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
-        let candidates = std::iter::once(&table.primary_key).chain(keys().map(|key| &key.columns));
-        match candidates.into_iter().find(|key| same(key)) {
-            Some(key) => Ok((Some(key.clone()), filter)),
+        let same = |key: &&[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
+        let primary = (!table.hidden_key).then_some(table.primary_key.as_slice());
+        let whole = primary.into_iter().chain(table.keys.iter().filter_map(Key::unique_columns)).find(same);
+        if let Some(key) = whole {
+            return Ok((Some(key.to_vec()), None));
+        }
+        match self.partial_arbiter(table, same, filter.as_ref())? {
+            Some(columns) => Ok((Some(columns), filter)),
             None => {
                 let message = "there is no unique or exclusion constraint matching the ON CONFLICT specification";
                 self.fail("42P10", message, -1)
             }
         }
+    }
+
+    /// A partial unique index whose predicate is the one that was written. PostgreSQL can prove more; what cannot be
+    /// proved here is an error, as it is there.
+    fn partial_arbiter(
+        &mut self,
+        table: &Table,
+        same: impl Fn(&&[String]) -> bool,
+        filter: Option<&Expr>,
+    ) -> Result<Option<Vec<String>>> {
+        let Some(filter) = filter else { return Ok(None) };
+        for key in table.keys.iter().filter(|key| key.unique && same(&key.columns.as_slice())) {
+            let Some(predicate) = &key.predicate else { continue };
+            let parsed = crate::parse::parse_one(&format!("SELECT {}", predicate.sql))?;
+            let Some(Node::SelectStmt(select)) = parsed.statement() else { continue };
+            let Some(target) = select.target_list().iter().next() else { continue };
+            if self.condition(target.val(), "WHERE")? == *filter {
+                return Ok(Some(key.columns.clone()));
+            }
+        }
+        Ok(None)
     }
 
     fn conflict_update(

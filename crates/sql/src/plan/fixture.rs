@@ -14,14 +14,8 @@ use std::sync::Arc;
 /// A table of `id int8, x int8, y int8`, by `id`.
 pub(crate) fn table(rel: u32, name: &str, kind: TableKind) -> From {
     let names = ["id", "x", "y"];
-    let table = Table {
-        name: name.into(),
-        kind,
-        columns: names.iter().map(|name| Column::new(name, DataType::Int8)).collect(),
-        primary_key: vec!["id".into()],
-        keys: Vec::new(),
-        foreign_keys: Vec::new(),
-    };
+    let columns = names.iter().map(|name| Column::new(name, DataType::Int8)).collect();
+    let table = Table::new(name, kind, columns, &["id"]);
     let column = |name: &&str| RelationColumn { name: (*name).into(), ty: Type::of(types::INT8), not_null: false };
     let relation = Relation {
         schema: "public".into(),

@@ -89,3 +89,9 @@ pub(crate) fn is_rowless(expr: &Expr) -> bool {
 pub(crate) fn has_subquery(expr: &Expr) -> bool {
     Found::in_expr(expr).subquery
 }
+
+/// Whether an expression asks a sequence and reads no row.
+pub(crate) fn is_sequence_alone(expr: &Expr) -> bool {
+    let found = Found::in_expr(expr);
+    found.sequence && !found.rows
+}

@@ -8,7 +8,7 @@
 //! The last is because SQLite's RETURNING sees the changed table alone.
 
 use super::build::{all_columns, column, query_of, select_of};
-use super::functions::{has_subquery, is_volatile, is_volatile_statement};
+use super::functions::{has_subquery, is_sequence_alone, is_volatile, is_volatile_statement};
 use super::place::{Place, Places, shard_key};
 use super::query::{Planner, touches};
 use super::walk::{Rewriter, Visitor, conjunction, relations_of, rewrite, walk};
@@ -19,8 +19,8 @@ use crate::builtins;
 use crate::scope::predicate_of;
 use crate::tree::{
     Assignment, Body, CastHow, Conflict, ConflictAction, Cte, CteBody, Delete, Display, Distinct, Expr, ExprKind,
-    Field, From, Insert, InsertColumn, InsertSource, OrderKey, Query, RelId, RelationRef, RelationSource, Returning,
-    Select, Statement, Update,
+    Field, From, Insert, InsertColumn, InsertSource, OrderKey, Query, RelId, RelationColumn, RelationRef,
+    RelationSource, Returning, Select, Statement, Update,
 };
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
@@ -71,6 +71,19 @@ fn table_of(target: &RelationRef) -> Result<Arc<Table>, SqlError> {
     }
 }
 
+/// The table with its hidden key, if it has one: whoever writes whole rows must have all of their columns.
+fn whole(target: &RelationRef, table: &Table) -> RelationRef {
+    let mut relation = (*target.relation).clone();
+    for column in table.columns.iter().skip(relation.columns.len()) {
+        let ty = match column.sql_type {
+            Some(ty) => Type::with(Oid(ty.oid), ty.modifier),
+            None => Type::of(types::natural(column.ty)),
+        };
+        relation.columns.push(RelationColumn { name: column.name.clone(), ty, not_null: !column.nullable });
+    }
+    RelationRef { rel: target.rel, relation: Arc::new(relation) }
+}
+
 fn insert_target(table: &Table) -> InsertTarget {
     match table.kind {
         TableKind::Hash { .. } => InsertTarget::Bucket,
@@ -108,6 +121,7 @@ fn insert_row(target: &RelationRef, conflict: Option<Conflict>, returning: Optio
 impl Planner {
     pub(super) fn insert(&mut self, mut insert: Insert) -> Result<InsertPlan, SqlError> {
         let table = table_of(&insert.target)?;
+        insert.target = whole(&insert.target, &table);
         let conflict_key = check_conflict(&table, insert.conflict.as_ref())?;
         check_row_expressions(&insert, &table)?;
         let returning = insert.returning.as_ref().map(|returning| returning.columns.clone());
@@ -155,7 +169,9 @@ impl Planner {
             }
             InsertSource::Query(mut query) => {
                 query.ctes.splice(0..0, insert.ctes);
-                let rows = self.mapped(*query, &insert.columns, fields, defaults);
+                let mut columns = insert.columns;
+                take_sequences(&mut query, &mut columns);
+                let rows = self.mapped(*query, &columns, fields, defaults);
                 Ok(InsertRows::Query(self.query(rows)?))
             }
         }
@@ -202,7 +218,7 @@ impl Planner {
         let moves = update.assignments.iter().any(|assignment| key.contains(&assignment.column));
         let rows = Affected {
             ctes: update.ctes.clone(),
-            target: update.target.clone(),
+            target: whole(&update.target, &table),
             assignments: update.assignments.clone(),
             from: update.from.clone(),
             filter: update.filter.clone(),
@@ -219,7 +235,7 @@ impl Planner {
         let table = table_of(&delete.target)?;
         let rows = Affected {
             ctes: delete.ctes.clone(),
-            target: delete.target.clone(),
+            target: whole(&delete.target, &table),
             assignments: Vec::new(),
             from: delete.using.clone(),
             filter: delete.filter.clone(),
@@ -575,6 +591,23 @@ fn filled(cast: &Expr, value: &Expr) -> Expr {
     let mut cast = cast.clone();
     Fill(value).expr(&mut cast);
     cast
+}
+
+/// Takes numbers of sequences out of a query, for the router to give each row its own as it gives defaults.
+fn take_sequences(query: &mut Query, columns: &mut [InsertColumn]) {
+    let Body::Select(select) = &mut query.body else { return };
+    if select.distinct != Distinct::No || query.limit.is_some() || query.offset.is_some() {
+        return;
+    }
+    for column in columns {
+        let InsertColumn::Source { at, cast: None } = column else { continue };
+        let sorted = query.order_by.iter().any(|order| order.key == OrderKey::Output(*at));
+        let Some(target) = select.targets.get_mut(*at).filter(|target| is_sequence_alone(target) && !sorted) else {
+            continue;
+        };
+        let null = Expr::new(ExprKind::Const(Value::Null), target.ty);
+        *column = InsertColumn::Default(std::mem::replace(target, null));
+    }
 }
 
 fn mapped_column(

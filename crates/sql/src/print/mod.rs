@@ -9,6 +9,7 @@
 //!   * `native`    which types and functions SQLite has as PostgreSQL has them
 //!   * `sqlite`    the SQLite printer
 //!   * `postgres`  the PostgreSQL printer
+//!   * `settings`  a session's settings as one parameter
 //!
 //! Invariants:
 //!   * What is printed means what the tree means, or nothing is printed: a construct that an engine cannot do
@@ -18,10 +19,14 @@
 pub mod call;
 mod native;
 mod postgres;
+mod settings;
 mod sqlite;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
+use crate::tree::{Expr, RelationRef};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::DataType;
@@ -50,6 +55,20 @@ impl Fragment {
         };
         slot.get_or_init(|| print(self).and_then(|output| output.finish(self)).map(Arc::new)).clone()
     }
+}
+
+/// An expression over the columns of one table, for DDL: columns by their bare names, and nothing to bind.
+pub(crate) struct TableText {
+    pub(crate) sqlite: String,
+    pub(crate) postgres: String,
+}
+
+pub(crate) fn over_table(expr: &Expr, of: &RelationRef) -> Result<TableText> {
+    let (sqlite, postgres) = (sqlite::over_table(expr, of)?, postgres::over_table(expr, of)?);
+    if !sqlite.params.sources.is_empty() || !postgres.params.sources.is_empty() {
+        return Err(SqlError::unsupported("an expression of a table cannot depend on the session"));
+    }
+    Ok(TableText { sqlite: sqlite.sql, postgres: postgres.sql })
 }
 
 /// A text and what to bind in it.

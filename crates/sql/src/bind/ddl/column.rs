@@ -228,7 +228,10 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, def: &ColumnDef) -> Result
     let mut defined = define(draft, table, def)?;
     let name = defined.column.name.clone();
     match &defined.value {
-        Some(DefaultValue::PerStatement(value)) => defined.column.default = Some(value.clone()),
+        Some(DefaultValue::PerStatement) => {
+            let sql = defined.column.default_sql.clone().unwrap_or_default();
+            draft.compute(format!("CAST(({sql}) AS {})", defined.column.type_name()));
+        }
         Some(DefaultValue::PerRow) => {
             let message = format!("column \"{name}\" cannot be added with a default that differs from row to row");
             let hint = format!(

@@ -4,7 +4,7 @@
 //! the kernel refuses is refused here, in PostgreSQL's words.
 
 use super::text::identifier;
-use super::{DdlChange, Expressions, Result};
+use super::{Compute, DdlChange, Expressions, Result};
 use crate::bind::utility::Context;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, SchemaChange, SchemaError, Table, View, fitting_name};
@@ -18,6 +18,7 @@ pub(super) struct Draft<'a> {
     pub(super) notices: Vec<SqlError>,
     pub(super) restarts: Vec<(String, i64)>,
     pub(super) then: Option<String>,
+    compute: Vec<Compute>,
 }
 
 /// What a name of a relation stands for.
@@ -65,11 +66,19 @@ impl<'a> Draft<'a> {
             notices: vec![],
             restarts: vec![],
             then: None,
+            compute: vec![],
         }
     }
 
     pub(super) fn finish(self, tag: &'static str) -> DdlChange {
-        DdlChange { changes: self.changes, notices: self.notices, tag, restarts: self.restarts, then: self.then }
+        DdlChange {
+            changes: self.changes,
+            notices: self.notices,
+            tag,
+            restarts: self.restarts,
+            compute: self.compute,
+            then: self.then,
+        }
     }
 
     pub(super) fn expressions(&self) -> &'a dyn Expressions {
@@ -80,6 +89,11 @@ impl<'a> Draft<'a> {
         self.schema = self.schema.apply(std::slice::from_ref(&change)).map_err(in_postgresqls_words)?;
         self.changes.push(change);
         Ok(())
+    }
+
+    /// The next change adds a column whose default is to be computed first.
+    pub(super) fn compute(&mut self, expression: String) {
+        self.compute.push(Compute { change: self.changes.len(), expression });
     }
 
     pub(super) fn notice(&mut self, message: impl Into<String>) {

@@ -116,9 +116,7 @@ fn name_addition(statement: &IndexStmt) -> String {
 
 fn expression_word(node: Node<'_>) -> String {
     match node {
-        Node::FuncCall(call) => {
-            call.funcname().iter().filter_map(Node::as_str).next_back().unwrap_or("expr").into()
-        }
+        Node::FuncCall(call) => call.funcname().iter().filter_map(Node::as_str).next_back().unwrap_or("expr").into(),
         Node::ColumnRef(column) => column.fields().iter().filter_map(Node::as_str).next_back().unwrap_or("expr").into(),
         Node::TypeCast(cast) => match expression_word(cast.arg()).as_str() {
             "expr" => match cast.type_name().and_then(|name| name.names().iter().last()) {

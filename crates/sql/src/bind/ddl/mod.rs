@@ -53,9 +53,19 @@ pub struct DdlChange {
     /// Sequences whose next number becomes this one, after the changes. A new sequence begins at its start without
     /// being named here, a dropped one is forgotten, a renamed one keeps its position.
     pub restarts: Vec<(String, i64)>,
+    /// Before the changes are applied, `SELECT (expression)` is run once in the session for each of these, and its value
+    /// becomes the `default` of the column that `changes[change]` adds: what rows get that are there.
+    pub compute: Vec<Compute>,
     /// Run after the changes, in the same transaction as far as a failure of it undoes them: the `INSERT … SELECT`
     /// of `CREATE TABLE AS`. The tag then counts its rows.
     pub then: Option<String>,
+}
+
+/// The value of a default at the moment. The expression has the column's type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compute {
+    pub change: usize,
+    pub expression: String,
 }
 
 /// What DDL asks of the binder of expressions and of the printers.
@@ -79,8 +89,8 @@ pub trait Expressions {
 pub enum DefaultValue {
     /// Always the same.
     Constant(Value),
-    /// The same for all rows of a statement (`now()`); this is its value for the statement that is being bound.
-    PerStatement(Value),
+    /// The same for all rows of a statement (`now()`, `1 + 1`), and not computed yet.
+    PerStatement,
     /// Another for each row: `nextval`, `random`, `gen_random_uuid`.
     PerRow,
 }

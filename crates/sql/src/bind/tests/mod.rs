@@ -31,24 +31,13 @@ fn identity(column: Column, sequence: &str, always: bool) -> Column {
     Column { identity: Some(Identity { sequence: sequence.into(), always }), ..column }
 }
 
-fn unique(name: &str, columns: &[&str]) -> Key {
-    Key { name: name.into(), columns: columns.iter().map(|c| (*c).to_string()).collect(), unique: true }
-}
-
 fn table(name: &str, columns: Vec<Column>, key: &[&str], keys: Vec<Key>) -> Table {
-    let primary_key: Vec<String> = key.iter().map(|c| (*c).to_string()).collect();
-    Table {
-        name: name.into(),
-        kind: TableKind::Hash {
-            group: GroupName::new(name).expect("a name"),
-            shard_by: primary_key.clone(),
-            buckets: 8,
-        },
-        columns,
-        primary_key,
-        keys,
-        foreign_keys: Vec::new(),
-    }
+    let kind = TableKind::Hash {
+        group: GroupName::new(name).expect("a name"),
+        shard_by: key.iter().map(|c| (*c).to_string()).collect(),
+        buckets: 8,
+    };
+    Table { keys, ..Table::new(name, kind, columns, key) }
 }
 
 /// The modifier of `numeric(precision, scale)`.
@@ -79,7 +68,7 @@ fn users() -> Table {
         column("ts", DataType::Timestamp),
         column("span", DataType::Interval),
     ];
-    table("users", columns, &["id"], vec![unique("users_email_key", &["email"])])
+    table("users", columns, &["id"], vec![Key::unique("users_email_key", &["email"])])
 }
 
 fn orders() -> Table {
@@ -92,7 +81,7 @@ fn orders() -> Table {
         column("qty", DataType::Int4),
         typed("note", DataType::Text, types::VARCHAR, 24),
     ];
-    table("orders", columns, &["id"], vec![unique("orders_user_id_placed_at_key", &["user_id", "placed_at"])])
+    table("orders", columns, &["id"], vec![Key::unique("orders_user_id_placed_at_key", &["user_id", "placed_at"])])
 }
 
 pub(super) fn schema() -> Schema {

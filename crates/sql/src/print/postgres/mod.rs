@@ -35,6 +35,13 @@ pub(super) fn print(fragment: &Fragment) -> Result<Output> {
     Ok(Output { sql, params: printer.params })
 }
 
+/// An expression over one table, by the bare names of its columns.
+pub(super) fn over_table(expr: &Expr, of: &RelationRef) -> Result<Output> {
+    let names = HashMap::from([(of.rel, Names::Bare(of.relation.clone()))]);
+    let mut printer = Printer { params: Params::default(), names, keys: Vec::new() };
+    Ok(Output { sql: printer.expr(expr)?, params: printer.params })
+}
+
 /// How the columns of a relation are called.
 #[derive(Debug, Clone)]
 enum Names {

@@ -28,7 +28,7 @@ use super::native::{self, Class};
 use super::{Output, Params, Result, staged_column, unsupported, walk};
 use crate::plan::Fragment;
 use crate::tree::{
-    Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationSource, Select,
+    Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationRef, RelationSource, Select,
     SetOp, Statement,
 };
 use crate::types::{Oid, Type};
@@ -49,6 +49,13 @@ pub(super) fn print(fragment: &Fragment) -> Result<Output> {
         Statement::Delete(delete) => printer.delete(delete)?,
     };
     Ok(Output { sql, params: printer.params })
+}
+
+/// An expression over one table, by the bare names of its columns.
+pub(super) fn over_table(expr: &Expr, of: &RelationRef) -> Result<Output> {
+    let names = HashMap::from([(of.rel, Names::Bare(of.relation.clone()))]);
+    let mut printer = Printer { params: Params::default(), names };
+    Ok(Output { sql: printer.expr(expr)?, params: printer.params })
 }
 
 /// How the columns of a relation are called.

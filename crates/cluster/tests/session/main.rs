@@ -1,0 +1,7 @@
+//! Sessions, with SQL text, over real shards.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+mod harness;
+mod statements;
+mod transactions;

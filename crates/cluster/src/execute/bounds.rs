@@ -102,8 +102,11 @@ impl Tally {
                 (self.rows, self.bytes) = (rows, bytes);
                 Ok(())
             }
-            _ => Err(SqlError::new("54000", format!("a statement gathers at most {MAX_ROWS} rows and {MAX_BYTES} bytes"))
-                .with_hint("filter more on the shards, or add a LIMIT")),
+            _ => Err(SqlError::new(
+                "54000",
+                format!("a statement gathers at most {MAX_ROWS} rows and {MAX_BYTES} bytes"),
+            )
+            .with_hint("filter more on the shards, or add a LIMIT")),
         }
     }
 }

@@ -589,7 +589,11 @@ impl<'a> Runner<'a> {
             }
             _ => {
                 for (shard, unit, hidden) in places(&old)? {
-                    add(&mut steps.deletes, &plan.delete, (shard, unit, key(&old).into_iter().chain(hidden).collect()))?;
+                    add(
+                        &mut steps.deletes,
+                        &plan.delete,
+                        (shard, unit, key(&old).into_iter().chain(hidden).collect()),
+                    )?;
                 }
                 for (shard, unit, hidden) in new.as_ref().map_or(Ok(Vec::new()), places)? {
                     let params = new.iter().flatten().cloned().chain(hidden).collect();

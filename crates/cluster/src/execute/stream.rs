@@ -128,7 +128,8 @@ impl Stream {
     async fn fill(&mut self, at: usize) -> Result<(), SqlError> {
         let source = &mut self.sources[at];
         while source.rows.is_empty() && !source.done {
-            let page = self.txn.on(&source.shard, &self.bounds)?.fetch(source.cursor, PAGE_ROWS).await.map_err(people)?;
+            let page =
+                self.txn.on(&source.shard, &self.bounds)?.fetch(source.cursor, PAGE_ROWS).await.map_err(people)?;
             source.rows.extend(page.rows);
             source.done = page.done;
         }

@@ -81,13 +81,6 @@ impl StatementKnowledge {
         })
     }
 
-    /// The settings that functions read, one line each, as `name=value`.
-    fn settings_text(&self) -> String {
-        let names = ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"];
-        let line = |name: &&str| format!("{name}={}\n", self.settings.show(name).unwrap_or_default());
-        names.iter().map(line).collect()
-    }
-
     fn memory(&self) -> std::sync::MutexGuard<'_, SequenceMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +131,7 @@ impl Known for StatementKnowledge {
             }
             Context::BackendPid => Ok(Value::Int(i64::from(self.pid))),
             Context::Tenant => Err(SqlError::new("XX000", "the tenant is bound elsewhere")),
-            Context::Settings => text(&self.settings_text()),
+            Context::Settings => Ok(Value::Text(self.values.encode())),
             Context::Setting { name, missing_ok } => match self.settings.show(name) {
                 Some(value) => text(&value),
                 None if *missing_ok => Ok(Value::Null),

@@ -222,7 +222,9 @@ impl View {
         let name = canonical(name);
         let value = self.0.get(&name)?;
         Some(match find(&name).map(|known| known.kind) {
-            Some(Kind::Time) => with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms"),
+            Some(Kind::Time) => {
+                with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms")
+            }
             Some(Kind::Memory) => with_unit(value, &[("TB", 1 << 30), ("GB", 1 << 20), ("MB", 1 << 10)], "kB"),
             _ => value.to_string(),
         })

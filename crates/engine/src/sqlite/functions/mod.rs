@@ -28,10 +28,11 @@ use crate::env::Env;
 use crate::error::SqlError;
 use isles_kernel::value::{DataType, Value};
 use isles_sql::print::call::{self, Callee, Op};
+use isles_sql::text::Settings;
 use isles_sql::types::{self, Oid};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ffi};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,11 +46,26 @@ const RAISED: c_int = ffi::SQLITE_ERROR | (0x51 << 8);
 pub(super) struct Host {
     env: Arc<dyn Env>,
     raised: Cell<Option<SqlError>>,
+    /// The settings that were read last, beside their text: they are found by it alone.
+    settings: RefCell<Option<(String, Arc<Settings>)>>,
 }
 
 impl Host {
     pub(super) fn new(env: Arc<dyn Env>) -> Box<Host> {
-        Box::new(Host { env, raised: Cell::new(None) })
+        Box::new(Host { env, raised: Cell::new(None), settings: RefCell::new(None) })
+    }
+
+    /// The settings of a session from the text that was bound. Rows of one statement all have the same.
+    fn settings(&self, text: &str) -> Result<Arc<Settings>> {
+        let mut last = self.settings.borrow_mut();
+        if let Some((known, settings)) = &*last
+            && known == text
+        {
+            return Ok(settings.clone());
+        }
+        let settings = Arc::new(Settings::decode(text)?);
+        *last = Some((text.into(), settings.clone()));
+        Ok(settings)
     }
 
     /// The error that ended a statement, if it was one of our functions.

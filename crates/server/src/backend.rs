@@ -28,9 +28,9 @@ impl Backend {
     }
 
     /// A session for one who has logged in. `tenant` is the one that the role is fixed to.
-    pub(crate) async fn session(&self, _login: Login, tenant: Option<String>) -> Result<Session, SqlError> {
+    pub(crate) fn session(&self, login: Login, tenant: Option<String>) -> Result<Session, SqlError> {
         match tenant {
-            None => Ok(Session {}),
+            None => self.database.session(login),
             // A session could set another one, and this role may not.
             Some(_) => Err(SqlError::unsupported("roles that are fixed to a tenant cannot log in yet")),
         }

@@ -49,7 +49,7 @@ fn statement(sql: &str) -> Result<(Statement, Vec<Field>), SqlError> {
         schema: &schema,
         search_path: &search_path,
         database: "isles",
-        time_zone: "UTC",
+        settings: &isles_sql::text::Settings::default(),
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
     };

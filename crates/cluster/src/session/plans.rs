@@ -168,12 +168,13 @@ fn compile(
 ) -> Result<Prepared, SqlError> {
     let parsed = parse::parse_one(sql)?;
     let path = search_path(settings);
-    let zone = settings.show("timezone").unwrap_or_default();
+    // The moment is not read from literals at binding, so none is given.
+    let values = super::known::value_settings(settings, 0)?;
     let context = BindContext {
         schema,
         search_path: &path,
         database: &database.name,
-        time_zone: &zone,
+        settings: &values,
         default_kind: DefaultKind::Hash,
         default_buckets: DEFAULT_BUCKETS,
     };

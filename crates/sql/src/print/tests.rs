@@ -46,7 +46,7 @@ fn fragment(sql: &str, schema: &Schema) -> Result<Fragment> {
         schema,
         search_path: &search_path,
         database: "isles",
-        time_zone: "UTC",
+        settings: &crate::text::Settings::default(),
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
     };

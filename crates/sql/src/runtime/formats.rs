@@ -235,6 +235,36 @@ fn show_word(shown: &Shown, word: &str, fill: bool) -> Result<(String, Option<i6
     {
         return Err(not_of_interval());
     }
+    let of_interval = matches!(
+        word,
+        "HH24"
+            | "HH12"
+            | "HH"
+            | "MI"
+            | "SS"
+            | "SSSS"
+            | "SSSSS"
+            | "MS"
+            | "US"
+            | "YYYY"
+            | "YYY"
+            | "YY"
+            | "Y"
+            | "MM"
+            | "DD"
+            | "DDD"
+            | "AM"
+            | "PM"
+            | "am"
+            | "pm"
+            | "A.M."
+            | "P.M."
+            | "a.m."
+            | "p.m."
+    ) || word.starts_with("FF");
+    if shown.interval && !of_interval {
+        return Err(SqlError::unsupported(format!("the template {word} of to_char is not supported for intervals")));
+    }
     match word {
         "HH24" => number(shown.hours, 2),
         "HH12" | "HH" => number(hour12, 2),
@@ -770,6 +800,10 @@ pub(super) fn to_number(_: &mut Env, args: Args, _: Types) -> Result<Value> {
             '-' | '<' => negative = true,
             _ => {}
         }
+    }
+    let whole = digits.split('.').next().unwrap_or("").len();
+    if whole > mask.before.len() {
+        return Err(SqlError::unsupported("to_number of a text with more digits than its template is not supported"));
     }
     if !digits.bytes().any(|b| b.is_ascii_digit()) {
         return Err(SqlError::new("22P02", format!("invalid input syntax for type numeric: \"{}\"", given.trim())));

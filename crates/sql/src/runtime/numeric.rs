@@ -409,8 +409,11 @@ impl Number {
     }
 
     pub(crate) fn logarithm_of_base(base: &Number, number: &Number) -> Result<Number, SqlError> {
-        for given in [base, number] {
-            if given.sign() <= 0 && !given.is_nan() {
+        if base.is_nan() || number.is_nan() {
+            return Ok(Number::NaN);
+        }
+        for given in [base, number].into_iter().filter(|n| n.sign() < 0).chain([base, number]) {
+            if given.sign() <= 0 {
                 given.logarithm()?;
             }
         }
@@ -540,7 +543,7 @@ impl Decimal {
         }
         if exponent.whole() {
             if let Ok(whole) = i32::try_from(exponent.truncated(0).digits) {
-                return self.whole_power(whole, exponent);
+                return self.whole_power(whole);
             }
         }
         if self.is_zero() {
@@ -564,7 +567,7 @@ impl Decimal {
         Number::checked(if odd { result.negated() } else { result })
     }
 
-    fn whole_power(&self, exponent: i32, given: &Decimal) -> Result<Number, SqlError> {
+    fn whole_power(&self, exponent: i32) -> Result<Number, SqlError> {
         let (weight, groups) = self.groups(4);
         let size = match groups.split_first() {
             None => 0.0,
@@ -583,7 +586,7 @@ impl Decimal {
         if size + 1.0 < -(MAX_DISPLAY_SCALE as f64) {
             return Ok(Number::Finite(Decimal::new(0, MAX_DISPLAY_SCALE as u32)));
         }
-        let scale = display_scale(MIN_SIGNIFICANT - size as i64, &[self, given]);
+        let scale = display_scale(MIN_SIGNIFICANT, &[self]);
         let result = match exponent {
             0 => Decimal::new(1, 0).rescaled(scale),
             _ if self.is_zero() => Decimal::new(0, scale as u32),

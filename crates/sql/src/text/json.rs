@@ -198,6 +198,11 @@ impl<'a> Parser<'a> {
     fn unicode(&mut self, out: &mut String) -> Result<(), SqlError> {
         let first = self.hex()?;
         let low = || refused("Unicode low surrogate must follow a high surrogate.");
+        if self.flavour == Flavour::Json && (0xD800..=0xDFFF).contains(&first) {
+            // A `json` is kept as it was written; half a character matters only to who takes it out.
+            out.push(char::REPLACEMENT_CHARACTER);
+            return Ok(());
+        }
         let code = match first {
             0xD800..=0xDBFF => {
                 if !self.text[self.at..].starts_with("\\u") {

@@ -217,7 +217,7 @@ pub fn array_text(members: &[Value]) -> String {
 }
 
 fn write_array(out: &mut String, members: &[Value]) {
-    write_members(out, members, |out, member| write(out, member));
+    write_members(out, members, write);
 }
 
 /// An array of members, each written by `write` and quoted where PostgreSQL quotes it.
@@ -371,7 +371,7 @@ mod tests {
             (9_007_199_254_740_993.0, "9.007199254740992e+15"),
             (-0.0, "-0"),
             (2e22, "2e+22"),
-            (1_000_000_000_000_002.25, "1.0000000000000022e+15"),
+            (1e15 + 2.25, "1.0000000000000022e+15"),
             (0.1, "0.1"),
             (1234.5, "1234.5"),
             (f64::NAN, "NaN"),

@@ -17,6 +17,8 @@ type Types<'a> = &'a [Oid];
 const MICROS_PER_HOUR: i64 = 3_600 * MICROS_PER_SECOND;
 const MICROS_PER_MINUTE: i64 = 60 * MICROS_PER_SECOND;
 const UNIX_EPOCH_SECONDS: i64 = 946_684_800;
+/// Floats that are microseconds of 64 bits; NaN is none of them.
+const FITTING: std::ops::Range<f64> = (i64::MIN as f64)..(i64::MAX as f64);
 const UNIX_EPOCH_DAYS: i64 = 10_957;
 
 /// A date or timestamp as local time and as an instant; the extremes are infinite in both.
@@ -297,7 +299,7 @@ pub(super) fn scaled(interval: &Interval, factor: f64) -> Result<Interval> {
     }
     whole_days = whole_days.checked_add(month_days).ok_or_else(interval_range)?;
     let micros = (interval.micros as f64 * factor + seconds * 1e6).round_ties_even();
-    if micros.is_nan() || micros >= 9.223_372_036_854_775_8e18 || micros < -9.223_372_036_854_775_8e18 {
+    if !FITTING.contains(&micros) {
         return Err(interval_range());
     }
     Ok(Interval::new(whole_months, whole_days, micros as i64))
@@ -333,7 +335,7 @@ pub(super) fn quotient(interval: &Interval, divisor: f64) -> Result<Interval> {
         seconds -= f64::from(more) * 86_400.0;
     }
     let micros = (interval.micros as f64 / divisor + seconds * 1e6).round_ties_even();
-    if !(-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&micros) {
+    if !FITTING.contains(&micros) {
         return Err(interval_range());
     }
     Ok(Interval::new(whole_months, whole_days + month_days, micros as i64))

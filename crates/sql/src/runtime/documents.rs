@@ -108,7 +108,7 @@ pub(super) fn build_array<const BINARY: bool>(env: &mut Env, args: Args, types: 
 }
 
 pub(super) fn build_object<const BINARY: bool>(env: &mut Env, args: Args, types: Types) -> Result<Value> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         let name = if BINARY { "jsonb_build_object" } else { "json_build_object" };
         return Err(SqlError::new("22023", "argument list must have even number of elements")
             .with_hint(format!("The arguments of {name}() must consist of alternating keys and values.")));

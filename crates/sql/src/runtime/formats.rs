@@ -740,7 +740,7 @@ fn number_by(number: &Number, template: &str) -> Result<Value> {
     if first_digit == digits.len() {
         out.push_str(sign_text);
     }
-    if mask.point && (!mask.after.is_empty() || !mask.fill || mask.point) {
+    if mask.point {
         out.push('.');
     }
     out.extend(part.iter());
@@ -762,10 +762,8 @@ fn number_by(number: &Number, template: &str) -> Result<Value> {
         (Some("PR"), false) if !mask.fill => out = format!(" {out} "),
         _ => {}
     }
-    if let (Some(upper), Some(n)) = (mask.ordinal, number.to_i64()) {
-        if !negative && !mask.point {
-            out.push_str(ordinal(n, upper));
-        }
+    if let (Some(upper), Some(n), false, false) = (mask.ordinal, number.to_i64(), negative, mask.point) {
+        out.push_str(ordinal(n, upper));
     }
     Ok(Value::Text(out))
 }

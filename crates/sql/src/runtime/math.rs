@@ -39,7 +39,6 @@ of_float! {
     atan => f64::atan;
     sign => |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 };
     degrees => |x| x / 0.017_453_292_519_943_295;
-    atand => |x| x.atan() / 1f64.atan() * 45.0;
 }
 
 fn domain() -> SqlError {

@@ -264,7 +264,7 @@ pub(super) fn starts_with(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     Ok(Value::Bool(text(args, 0)?.starts_with(text(args, 1)?)))
 }
 
-fn data(args: Args) -> Result<&[u8]> {
+fn data(args: Args<'_>) -> Result<&[u8]> {
     match at(args, 0) {
         Value::Bytes(b) => Ok(b),
         Value::Text(s) => Ok(s.as_bytes()),

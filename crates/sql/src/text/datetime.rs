@@ -292,7 +292,8 @@ impl Reader<'_> {
     fn labelled(&mut self, unit: Unit, text: &str) -> Result<u32, Fault> {
         let (value, rest) = leading(text)?;
         let fractional = matches!(unit, Unit::Julian | Unit::Time | Unit::Second);
-        if !rest.is_empty() && !(rest.starts_with('.') && fractional) {
+        let ends = rest.is_empty() || (rest.starts_with('.') && fractional);
+        if !ends {
             return Err(Fault::Format);
         }
         match unit {
@@ -426,11 +427,10 @@ impl Reader<'_> {
     }
 
     fn word(&mut self, text: &str, next: Option<&Field>) -> Result<u32, Fault> {
-        if special(text).is_none() || matches!(text, "z") {
-            if let Some(offset) = Zone::abbreviation(text) {
-                self.parts.offset = offset;
-                return Ok(ZONE);
-            }
+        let is_word = special(text).is_some();
+        if let Some(offset) = Zone::abbreviation(text).filter(|_| !is_word) {
+            self.parts.offset = offset;
+            return Ok(ZONE);
         }
         let Some(word) = special(text) else {
             self.parts.zone = Some(Zone::named(text).ok_or(Fault::Format)?);

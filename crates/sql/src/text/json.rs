@@ -154,12 +154,13 @@ impl<'a> Parser<'a> {
     }
 
     fn string(&mut self) -> Result<String, SqlError> {
+        let start = self.at;
         self.at += 1;
         let mut out = String::new();
         loop {
             let rest = &self.text[self.at..];
             let c = rest.chars().next().ok_or_else(|| refused("The input string ended unexpectedly."));
-            let c = c.map_err(|_| refused(format!("Token \"{}\" is invalid.", self.text[self.at..].to_string())))?;
+            let c = c.map_err(|_| refused(format!("Token \"{}\" is invalid.", &self.text[start..])))?;
             self.at += c.len_utf8();
             match c {
                 '"' => return Ok(out),

@@ -127,7 +127,10 @@ impl Cursor<'_> {
             return Err(SqlError::new("XX000", "rows were asked of something other than a function"));
         };
         self.rows = match call.arguments(args)? {
-            Some((values, settings)) => Some(bridge::rows(self.host(), settings, function, &values, &call.callee)?),
+            Some((values, settings)) => Some(match self.host().system_rows(function, &values) {
+                Some(rows) => rows?.into_iter(),
+                None => bridge::rows(self.host(), settings, function, &values, &call.callee)?,
+            }),
             None => None,
         };
         self.number = 0;

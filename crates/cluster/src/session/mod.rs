@@ -222,6 +222,7 @@ impl Session {
         let prepared = self.prepare_now(sql, params);
         if prepared.is_err() {
             self.fail();
+            self.let_go().await;
         }
         prepared
     }
@@ -238,6 +239,7 @@ impl Session {
         self.cancel = CancelToken::default();
         if answer.is_err() {
             self.fail();
+            self.let_go().await;
         }
         answer
     }
@@ -253,7 +255,7 @@ impl Session {
             Compiled::Empty => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
-            Compiled::Rows { .. } | Compiled::Explain { .. } => self.rows(prepared, &params).await,
+            Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }
 
@@ -276,7 +278,7 @@ impl Session {
                     None => Answer::Done { tag: kind.tag(affected) },
                 })
             }
-            Compiled::Explain { explain, .. } => self.explain(explain, params, guard).await,
+            Compiled::Explain(explain) => self.explain(explain, params, guard).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
         }
     }

@@ -113,6 +113,18 @@ impl Session {
         self.open.as_ref().is_some_and(|open| open.kind == Kind::Explicit)
     }
 
+    /// A failed transaction without a savepoint can only be rolled back: what it holds on the shards goes at once, and
+    /// not when its client gets to saying so.
+    pub(super) async fn let_go(&mut self) {
+        if !self.open.as_ref().is_some_and(|open| open.failed && open.savepoints.is_empty()) {
+            return;
+        }
+        let txn = self.slot.lock().await.txn.take();
+        if let Some(txn) = txn {
+            txn.rollback().await;
+        }
+    }
+
     /// Refuses what a failed transaction does not take.
     pub(super) async fn check_open(&mut self, compiled: &Compiled) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };

@@ -350,8 +350,10 @@ impl<'a> Runner<'a> {
         let query = numbers::numbered_query(&node.query, self.sources, self.inputs()).await?;
         let statement = self.inputs().statement(query.as_ref().unwrap_or(&node.query), Engine::Sqlite)?;
         let (env, limits) = (self.database.env.clone(), self.bounds.limits(&*self.database.env));
+        let system = self.sources.system();
         let work = move || {
             let mut stage = Stage::new(env, limits)?;
+            stage.know(system);
             for (name, columns, rows) in inputs {
                 stage.create(&name, &columns)?;
                 stage.insert(&name, rows)?;

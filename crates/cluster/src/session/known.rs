@@ -143,6 +143,10 @@ impl Known for StatementKnowledge {
     fn tenant(&self) -> &Tenant {
         &self.tenant
     }
+
+    fn system(&self) -> Arc<dyn system::SystemFunctions> {
+        Arc::new(system::Functions::new(self.facts().clone()))
+    }
 }
 
 impl Sources for StatementKnowledge {

@@ -20,6 +20,7 @@ use crate::error::{Result, ShardError};
 use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
 use isles_kernel::interval::Interval;
 use isles_kernel::value::{DataType, Numeric, Value};
+use isles_sql::system::SystemFunctions;
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -284,6 +285,11 @@ impl Db {
         self.connection.pragma_update(None, "temp_store", "MEMORY")?;
         self.connection.pragma_update(None, "synchronous", "OFF")?;
         self.install()
+    }
+
+    /// Gives it the functions that need the schema.
+    pub(super) fn know(&self, system: Arc<dyn SystemFunctions>) {
+        self.host.know(system);
     }
 
     /// Collations, functions, the authorizer and the callbacks.

@@ -10,7 +10,7 @@ use crate::tree::{
 use crate::types::{self, Oid, Type};
 use crate::{builtins, system};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::Table;
+use isles_kernel::schema::{HIDDEN_KEY_COLUMN, Table};
 use pg_raw_parse::Node;
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::nodes::{self, JoinType};
@@ -45,7 +45,9 @@ fn relation_of(table: &Table) -> Relation {
 }
 
 pub(super) fn fields_of(relation: &Relation) -> Vec<Field> {
-    relation.columns.iter().map(|column| Field { name: column.name.clone(), ty: column.ty }).collect()
+    // The key of a table that was made without one is not for clients to see; it is the last column.
+    let visible = relation.columns.iter().filter(|column| column.name != HIDDEN_KEY_COLUMN);
+    visible.map(|column| Field { name: column.name.clone(), ty: column.ty }).collect()
 }
 
 impl Binder<'_> {
@@ -106,6 +108,12 @@ impl Binder<'_> {
         entry.uses += 1;
         let entry = entry.clone();
         let Some(columns) = entry.columns else {
+            if !entry.readable {
+                let message = format!(
+                    "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
+                );
+                return self.fail("42P19", message, var.location);
+            }
             let message =
                 format!("recursive reference to query \"{name}\" must not appear within its non-recursive term");
             return self.fail("42P19", message, var.location);
@@ -143,7 +151,15 @@ impl Binder<'_> {
             }
             None => {
                 let full = var.schemaname().map_or_else(|| name.to_string(), |schema| format!("{schema}.{name}"));
-                self.fail("42P01", format!("relation \"{full}\" does not exist"), var.location)
+                let mut error = SqlError::new("42P01", format!("relation \"{full}\" does not exist"));
+                if self.later_ctes.iter().any(|later| *later == full) {
+                    let detail = format!(
+                        "There is a WITH item named \"{name}\", but it cannot be referenced from this part of the query."
+                    );
+                    let hint = "Use WITH RECURSIVE, or re-order the WITH items to remove forward references.";
+                    error = error.with_detail(detail).with_hint(hint);
+                }
+                Err(self.at(error, var.location))
             }
         }
     }
@@ -300,7 +316,10 @@ impl Binder<'_> {
             && call.args().len() > 1
             && super::call::function_name(call).is_ok_and(|name| name == "unnest")
         {
-            return self.refuse("unnest of several arrays", call.location);
+            let before = std::mem::replace(&mut self.scope().lateral, true);
+            let found = self.placed(Place::FromFunction, |binder| binder.unnest_many(range, call));
+            self.scope().lateral = before;
+            return found;
         }
         let before = std::mem::replace(&mut self.scope().lateral, true);
         let call = self.placed(Place::FromFunction, |binder| binder.call_in_from(node));
@@ -551,7 +570,7 @@ fn visible_columns(items: &[Item]) -> impl Iterator<Item = &ItemColumn> {
     items.iter().filter(|item| item.by_column).flat_map(|item| &item.columns)
 }
 
-fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
+pub(super) fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
     let names: Vec<&str> = alias.colnames().iter().filter_map(Node::as_str).collect();
     if names.len() > columns.len() {
         let table = alias.aliasname().unwrap_or_default();

@@ -28,10 +28,15 @@ const MAX_CACHED_BYTES: usize = 16 << 10;
 
 /// What a statement turned out to be.
 pub(crate) enum Compiled {
-    Rows { plan: Plan, kind: RowsKind },
+    Rows {
+        plan: Plan,
+        kind: RowsKind,
+    },
     Explain(Box<Explain>),
     Utility(Box<Utility>),
     Empty,
+    /// It could not be understood.
+    Nothing,
 }
 
 /// Which of the four, for tags and for read-only transactions.

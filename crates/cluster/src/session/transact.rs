@@ -256,6 +256,7 @@ impl Session {
             (slot.txn.take(), std::mem::take(&mut slot.timed_out))
         };
         self.cursors.retain(|_, cursor| cursor.hold);
+        self.cursors.values_mut().for_each(|cursor| (cursor.fresh, cursor.depth) = (false, 0));
         debug_assert!(!open.failed, "a failed transaction is rolled back");
         let result = match (txn, timed_out) {
             (_, true) => Err(idle_too_long()),
@@ -280,7 +281,7 @@ impl Session {
         if let Some(txn) = txn {
             txn.rollback().await;
         }
-        self.cursors.retain(|_, cursor| cursor.hold && cursor.depth == 0);
+        self.cursors.retain(|_, cursor| !cursor.fresh);
         self.settings.rollback();
     }
 
@@ -376,7 +377,7 @@ impl Session {
         open.failed = false;
         let mark = open.savepoints[at].settings.clone();
         self.settings.rewind(&mark);
-        self.cursors.retain(|_, cursor| cursor.depth <= at);
+        self.cursors.retain(|_, cursor| !cursor.fresh || cursor.depth <= at);
         Ok(())
     }
 

@@ -205,6 +205,7 @@ impl Coordinator {
             let _ = decision::forget(&*self.catalog, id, decision.chunks).await;
         }
         let late = self.commit_all(pledged).await;
+        self.latches.count(&names);
         drop(latch);
         let decided = Decided { decision, late };
         match decided.late.is_empty() {

@@ -12,10 +12,10 @@ use super::shards::ShardSet;
 use crate::catalog::{Catalog, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use arc_swap::ArcSwap;
-use isles_engine::fence::{Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
+use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
-use isles_kernel::names::{BucketId, GroupName, RoutingVersion, ShardId};
+use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,11 +181,6 @@ fn is_missing(known: &FenceTable, unit: &Claimed) -> bool {
         _ => false,
     };
     !known.fences().iter().any(speaks)
-}
-
-/// The claim of a request that was routed with `policy`.
-pub(crate) fn claim(version: RoutingVersion, units: Vec<Claimed>) -> Claim {
-    Claim { version, units }
 }
 
 /// All buckets of a group that a shard has, as claims.

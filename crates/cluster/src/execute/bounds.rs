@@ -36,6 +36,8 @@ pub(crate) struct Bounds {
     /// What it may gather.
     pub(crate) rows: usize,
     pub(crate) bytes: usize,
+    /// How long it waits for a shard's writer, if not for all its time.
+    pub(crate) lock: Option<Duration>,
 }
 
 pub(crate) fn cancelled() -> SqlError {
@@ -48,13 +50,19 @@ pub(crate) fn timed_out() -> SqlError {
 
 impl Bounds {
     pub(crate) fn new(env: &dyn Env, time: Duration, cancel: CancelToken) -> Bounds {
-        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES }
+        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES, lock: None }
     }
 
     /// What is left, as a shard takes it.
     pub(crate) fn limits(&self, env: &dyn Env) -> Limits {
         let time = self.deadline.saturating_sub(env.elapsed());
         Limits { time, rows: self.rows, bytes: self.bytes, cancel: self.cancel.clone() }
+    }
+
+    /// For the wait for a writer; and whether that is shorter.
+    pub(crate) fn of_lock(&self, env: &dyn Env) -> (Bounds, bool) {
+        let deadline = self.lock.map_or(self.deadline, |lock| self.deadline.min(env.elapsed() + lock));
+        (Bounds { deadline, ..self.clone() }, deadline < self.deadline)
     }
 
     /// For a statement that is streamed if it gives more.

@@ -65,6 +65,8 @@ pub(crate) struct Txn {
     /// Names on the shards, one for each savepoint that is open.
     savepoints: Vec<String>,
     next_savepoint: u64,
+    /// Commits over several shards before its first snapshot.
+    first_moment: Option<u64>,
     /// Keeps DDL away from what this transaction has seen.
     pub(crate) schema: Arc<SchemaGuard>,
     database: Arc<Database>,
@@ -85,6 +87,7 @@ impl Txn {
             number: database.next_txn(),
             savepoints: Vec::new(),
             next_savepoint: 0,
+            first_moment: None,
             schema,
             database: database.clone(),
             _active: active,
@@ -124,19 +127,37 @@ impl Txn {
                 turns.insert(visit.shard.clone(), self.turn(&visit.shard, bounds).await?);
             }
         }
-        let latch = match ordered.len() {
-            0 | 1 => None,
+        let latch = match (ordered.len(), self.modes.isolation) {
+            (0 | 1, Isolation::ReadCommitted) => None,
             _ => {
                 let taken = self.database.latches.shared(ordered.iter().map(|visit| &visit.shard));
                 Some(bounds.wait(&*self.database.env, taken).await?)
             }
         };
+        for visit in &ordered {
+            self.check_moment(&visit.shard)?;
+        }
         for visit in ordered {
             let turn = turns.remove(&visit.shard);
             self.enter_one(visit, turn, bounds).await?;
         }
         drop(latch);
         Ok(())
+    }
+
+    /// Whether a shard that is new to the transaction still belongs to the moment of its first snapshot.
+    fn check_moment(&mut self, shard: &ShardId) -> Result<(), SqlError> {
+        if self.modes.isolation == Isolation::ReadCommitted || self.parts.contains_key(shard) {
+            return Ok(());
+        }
+        let latches = &self.database.latches;
+        let first = *self.first_moment.get_or_insert_with(|| latches.now());
+        match latches.commit_of(shard) > first {
+            false => Ok(()),
+            true => Err(SqlError::new("40001", "could not serialize access due to concurrent update")
+                .with_detail(format!("a transaction over shard {shard} and others has committed meanwhile"))
+                .with_hint("retry the transaction")),
+        }
     }
 
     fn needs_turn(&self, visit: &Visit) -> bool {
@@ -146,7 +167,15 @@ impl Txn {
     }
 
     async fn turn(&mut self, shard: &ShardId, bounds: &Bounds) -> Result<WriterTurn, SqlError> {
-        bounds.wait(&*self.database.env, self.database.writers.turn(shard, self.number)).await?
+        let env = &*self.database.env;
+        let (waiting, limited) = bounds.of_lock(env);
+        let turn = waiting.wait(env, self.database.writers.turn(shard, self.number)).await;
+        match turn {
+            Err(error) if limited && !bounds.cancel.is_cancelled() && error.sqlstate == "57014" => {
+                Err(SqlError::new("55P03", "canceling statement due to lock timeout"))
+            }
+            turn => turn?,
+        }
     }
 
     async fn enter_one(&mut self, visit: &Visit, turn: Option<WriterTurn>, bounds: &Bounds) -> Result<(), SqlError> {

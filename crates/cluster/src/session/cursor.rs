@@ -22,6 +22,8 @@ pub(crate) struct Cursor {
     scroll: Option<bool>,
     /// Savepoints that were open when it was declared.
     pub(crate) depth: usize,
+    /// It was declared by the open transaction, and goes if that is rolled back.
+    pub(crate) fresh: bool,
 }
 
 impl Cursor {
@@ -35,7 +37,7 @@ impl Cursor {
         if rows.len() > MAX_CURSOR_ROWS {
             return Err(SqlError::new("54000", format!("a cursor has at most {MAX_CURSOR_ROWS} rows")));
         }
-        Ok(Cursor { fields, rows, at: 0, hold, scroll, depth })
+        Ok(Cursor { fields, rows, at: 0, hold, scroll, depth, fresh: false })
     }
 
     fn end(&self) -> usize {

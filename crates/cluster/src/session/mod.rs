@@ -220,8 +220,14 @@ impl Session {
     /// Parses, binds and plans one statement. `params` are the types that the client gave; 0 where it gave none.
     pub async fn prepare(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
         let prepared = self.prepare_now(sql, params);
+        // As PostgreSQL: what a failed transaction would not run, it does not look at either.
+        match &prepared {
+            Ok(prepared) => self.check_open(&prepared.compiled).await?,
+            Err(_) => self.check_open(&Compiled::Nothing).await?,
+        }
         if prepared.is_err() {
             self.fail();
+            self.let_go().await;
         }
         prepared
     }
@@ -238,6 +244,7 @@ impl Session {
         self.cancel = CancelToken::default();
         if answer.is_err() {
             self.fail();
+            self.let_go().await;
         }
         answer
     }
@@ -250,10 +257,10 @@ impl Session {
             return Err(SqlError::new("08P01", message));
         }
         match &prepared.compiled {
-            Compiled::Empty => Ok(Answer::Empty),
+            Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
-            Compiled::Rows { .. } | Compiled::Explain { .. } => self.rows(prepared, &params).await,
+            Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }
 
@@ -276,7 +283,7 @@ impl Session {
                     None => Answer::Done { tag: kind.tag(affected) },
                 })
             }
-            Compiled::Explain { explain, .. } => self.explain(explain, params, guard).await,
+            Compiled::Explain(explain) => self.explain(explain, params, guard).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
         }
     }
@@ -337,7 +344,8 @@ impl Session {
 
     fn bounds(&self) -> Bounds {
         let time = self.settings.time("statement_timeout").unwrap_or(MAX_TIME);
-        Bounds::new(&*self.database.env, time, self.cancel.clone())
+        let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
+        Bounds { lock: self.settings.time("lock_timeout"), ..bounds }
     }
 
     fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {

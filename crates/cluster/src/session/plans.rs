@@ -28,10 +28,15 @@ const MAX_CACHED_BYTES: usize = 16 << 10;
 
 /// What a statement turned out to be.
 pub(crate) enum Compiled {
-    Rows { plan: Plan, kind: RowsKind },
-    Explain { explain: Box<Explain>, params: usize },
+    Rows {
+        plan: Plan,
+        kind: RowsKind,
+    },
+    Explain(Box<Explain>),
     Utility(Box<Utility>),
     Empty,
+    /// It could not be understood.
+    Nothing,
 }
 
 /// Which of the four, for tags and for read-only transactions.
@@ -128,10 +133,6 @@ impl Plans {
         let now = kept.uses;
         kept.plans.insert(key, (prepared.clone(), now));
     }
-
-    pub(crate) fn clear(&self) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).plans.clear();
-    }
 }
 
 /// The schemas of `search_path`, without quotes.
@@ -193,9 +194,7 @@ fn compile(
             let plan = plan::plan(*statement, &PlanContext::default())?;
             (Compiled::Rows { plan, kind }, fields)
         }
-        BoundStatement::Explain(explain) => {
-            (Compiled::Explain { explain, params: bound.params.len() }, Some(vec![text_field("QUERY PLAN")]))
-        }
+        BoundStatement::Explain(explain) => (Compiled::Explain(explain), Some(vec![text_field("QUERY PLAN")])),
         BoundStatement::Other(utility) => {
             let fields = super::utility::fields(&utility);
             (Compiled::Utility(utility), fields)

@@ -113,6 +113,18 @@ impl Session {
         self.open.as_ref().is_some_and(|open| open.kind == Kind::Explicit)
     }
 
+    /// A failed transaction without a savepoint can only be rolled back: what it holds on the shards goes at once, and
+    /// not when its client gets to saying so.
+    pub(super) async fn let_go(&mut self) {
+        if !self.open.as_ref().is_some_and(|open| open.failed && open.savepoints.is_empty()) {
+            return;
+        }
+        let txn = self.slot.lock().await.txn.take();
+        if let Some(txn) = txn {
+            txn.rollback().await;
+        }
+    }
+
     /// Refuses what a failed transaction does not take.
     pub(super) async fn check_open(&mut self, compiled: &Compiled) -> Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
@@ -244,6 +256,7 @@ impl Session {
             (slot.txn.take(), std::mem::take(&mut slot.timed_out))
         };
         self.cursors.retain(|_, cursor| cursor.hold);
+        self.cursors.values_mut().for_each(|cursor| (cursor.fresh, cursor.depth) = (false, 0));
         debug_assert!(!open.failed, "a failed transaction is rolled back");
         let result = match (txn, timed_out) {
             (_, true) => Err(idle_too_long()),
@@ -268,7 +281,7 @@ impl Session {
         if let Some(txn) = txn {
             txn.rollback().await;
         }
-        self.cursors.retain(|_, cursor| cursor.hold && cursor.depth == 0);
+        self.cursors.retain(|_, cursor| !cursor.fresh);
         self.settings.rollback();
     }
 
@@ -364,7 +377,7 @@ impl Session {
         open.failed = false;
         let mark = open.savepoints[at].settings.clone();
         self.settings.rewind(&mark);
-        self.cursors.retain(|_, cursor| cursor.depth <= at);
+        self.cursors.retain(|_, cursor| !cursor.fresh || cursor.depth <= at);
         Ok(())
     }
 

@@ -327,7 +327,8 @@ impl Session {
             return Err(SqlError::new("54000", format!("a session has at most {MAX_CURSORS} cursors")));
         }
         let (fields, rows) = self.query(&declare.query).await?;
-        let cursor = Cursor::new(fields, rows, declare.hold, declare.scroll, self.depth())?;
+        let mut cursor = Cursor::new(fields, rows, declare.hold, declare.scroll, self.depth())?;
+        cursor.fresh = self.open.is_some();
         self.cursors.insert(declare.name.clone(), cursor);
         Ok(())
     }

@@ -35,7 +35,7 @@ async fn statements_and_transactions_over_postgresql_shards() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_prepared_transactions_a_write_to_several_shards_is_refused() {
-    let server = PgServer::start(PgOptions { fsync: false, settings: Vec::new() });
+    let server = PgServer::start(PgOptions { fsync: false, settings: vec!["max_prepared_transactions=0".into()] });
     let db = Db::postgres(urls(&server, 2)).await;
     let mut client = db.client();
     client.run("CREATE TABLE t (id int PRIMARY KEY)").await;

@@ -1,6 +1,7 @@
 //! Statements over four SQLite shards.
 
 use crate::harness::{Client, Db};
+use isles_cluster::session::Answer;
 use isles_kernel::value::Value;
 
 async fn users(client: &mut Client, rows: usize) {
@@ -137,4 +138,58 @@ async fn a_schema_change_that_a_shard_refuses_changes_none() {
     client.session.close().await;
     let db = db.restart(4).await;
     assert_eq!(db.client().run("SELECT count(*) FROM t WHERE v = 0").await, vec!["10"]);
+}
+
+/// A result that does not fit into a statement's memory is read as the client reads it.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_results_are_streamed_in_order() {
+    let db = Db::sqlite(4).await;
+    let mut client = db.client();
+    client.run("CREATE TABLE t (id int PRIMARY KEY, v text)").await;
+    for chunk in 0..13 {
+        let values: Vec<String> = (0..1_000).map(|n| format!("({}, 'x')", chunk * 1_000 + n)).collect();
+        client.run(&format!("INSERT INTO t VALUES {}", values.join(", "))).await;
+    }
+    let ids = client.run("SELECT id FROM t ORDER BY id OFFSET 5").await;
+    assert_eq!(ids.len(), 12_995);
+    assert!(ids.iter().enumerate().all(|(at, id)| *id == (at + 5).to_string()));
+    assert_eq!(client.run("SELECT id, v FROM t").await.len(), 13_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_go_in_and_out() {
+    let db = Db::sqlite(4).await;
+    let mut client = db.client();
+    client.run("CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 7)").await;
+    let prepared = client.session.prepare("COPY t (id, v) FROM STDIN", &[]).await.unwrap();
+    let Answer::CopyIn(mut copy) = client.session.execute(&prepared, Vec::new()).await.unwrap() else { panic!() };
+    for piece in ["1\tone\n2\tt", "wo\n3\t\\N\n"] {
+        copy.write(piece.as_bytes()).await.unwrap();
+    }
+    assert_eq!(copy.finish().await.unwrap(), "COPY 3");
+    assert_eq!(client.run("SELECT id, v, n FROM t ORDER BY id").await, vec!["1|one|7", "2|two|7", "3|∅|7"]);
+    let prepared =
+        client.session.prepare("COPY (SELECT id, v FROM t ORDER BY id) TO STDOUT (FORMAT csv)", &[]).await.unwrap();
+    let Answer::CopyOut(mut copy) = client.session.execute(&prepared, Vec::new()).await.unwrap() else { panic!() };
+    let mut bytes = Vec::new();
+    while let Some(piece) = copy.next().await.unwrap() {
+        bytes.extend(piece);
+    }
+    assert_eq!(String::from_utf8(bytes).unwrap(), "1,one\n2,two\n3,\n");
+    let prepared = client.session.prepare("COPY t (id, v) FROM STDIN", &[]).await.unwrap();
+    let Answer::CopyIn(mut copy) = client.session.execute(&prepared, Vec::new()).await.unwrap() else { panic!() };
+    copy.write(b"4\tfour\n").await.unwrap();
+    assert_eq!(copy.write(b"x\tbad\n").await.unwrap_err().sqlstate, "22P02");
+    drop(copy);
+    assert_eq!(client.run("SELECT count(*) FROM t").await, vec!["3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn system_relations_are_queried_like_tables() {
+    let db = Db::sqlite(2).await;
+    let mut client = db.client();
+    client.run("CREATE TABLE t (id int PRIMARY KEY, v text)").await;
+    let columns = "SELECT column_name FROM information_schema.columns WHERE table_name = 't' ORDER BY ordinal_position";
+    assert_eq!(client.run(columns).await, vec!["id", "v"]);
+    assert_eq!(client.run("SELECT relname FROM pg_class WHERE relname = 't'").await, vec!["t"]);
 }

@@ -317,7 +317,7 @@ impl Shard for PostgresShard {
             self.count_commit();
         }
         let inner = &self.inner;
-        Ok(Box::new(transaction::begin(&inner.clients, &inner.control, &inner.env, begin).await?))
+        Ok(Box::new(transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, begin).await?))
     }
 
     async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
@@ -463,15 +463,15 @@ impl Shard for PostgresShard {
     }
 
     async fn pledges(&self, prefix: &str) -> Result<Vec<PledgeId>> {
-        self.inner.within(OWN_LIMIT, pledge::list(&self.inner.control, prefix)).await
+        self.inner.within(OWN_LIMIT, pledge::list(&self.inner.control, &self.inner.id, prefix)).await
     }
 
     async fn redeem(&self, id: &PledgeId, _redo: Option<Vec<u8>>) -> Result<()> {
-        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, id, pledge::Word::Commit)).await
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Commit)).await
     }
 
     async fn revoke(&self, id: &PledgeId) -> Result<()> {
-        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, id, pledge::Word::Rollback)).await
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Rollback)).await
     }
 
     /// The server forgets a pledge when it is kept.

@@ -4,6 +4,9 @@
 //! `COMMIT PREPARED` or `ROLLBACK PREPARED`. One that is not there any more has been ended by whoever came first, which
 //! was right: all who say the word know the same decision.
 //!
+//! The server knows prepared transactions by names that are its own and not a database's. Several shards may be on one
+//! server, so each adds its own name to the pledge's.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-20  a pledge that was decided on is kept, whatever crashes
 
@@ -14,7 +17,7 @@ use crate::env::Env;
 use crate::error::{Result, ShardError, SqlError};
 use crate::shard::{Limits, Pledge};
 use async_trait::async_trait;
-use isles_kernel::names::PledgeId;
+use isles_kernel::names::{PledgeId, ShardId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +33,14 @@ pub(super) enum Word {
     Rollback,
 }
 
+/// The server's name for a shard's part of a pledge.
+fn name(id: &PledgeId, shard: &ShardId) -> String {
+    format!("{id}.{shard}")
+}
+
 /// As a commit: a client may have made it asynchronous.
-pub(super) fn prepare_text(id: &PledgeId) -> String {
-    format!("SET LOCAL synchronous_commit = on; PREPARE TRANSACTION '{id}'")
+pub(super) fn prepare_text(id: &PledgeId, shard: &ShardId) -> String {
+    format!("SET LOCAL synchronous_commit = on; PREPARE TRANSACTION '{}'", name(id, shard))
 }
 
 /// A server that is not set up for it says so in its own words; ours say what to do.
@@ -48,10 +56,10 @@ pub(super) fn refusal(error: ShardError) -> ShardError {
 }
 
 /// Ends a prepared transaction, if it is there.
-pub(super) async fn end(control: &Connections, id: &PledgeId, word: Word) -> Result<()> {
+pub(super) async fn end(control: &Connections, shard: &ShardId, id: &PledgeId, word: Word) -> Result<()> {
     let text = match word {
-        Word::Commit => format!("COMMIT PREPARED '{id}'"),
-        Word::Rollback => format!("ROLLBACK PREPARED '{id}'"),
+        Word::Commit => format!("COMMIT PREPARED '{}'", name(id, shard)),
+        Word::Rollback => format!("ROLLBACK PREPARED '{}'", name(id, shard)),
     };
     let conn = control.lend().await?;
     match conn.batch_execute(&text).await {
@@ -63,28 +71,33 @@ pub(super) async fn end(control: &Connections, id: &PledgeId, word: Word) -> Res
     Ok(())
 }
 
-pub(super) async fn list(control: &Connections, prefix: &str) -> Result<Vec<PledgeId>> {
+pub(super) async fn list(control: &Connections, shard: &ShardId, prefix: &str) -> Result<Vec<PledgeId>> {
     let conn = control.lend().await?;
     let text = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, $1)";
     let rows = conn.rows(text, &[&prefix]).await?;
     conn.keep();
     // A name that is not one of ours is somebody else's.
-    Ok(rows.iter().filter_map(|row| PledgeId::new(row.get::<_, String>(0)).ok()).collect())
+    let pledge = |row: &tokio_postgres::Row| {
+        let (id, of) = row.get::<_, &str>(0).rsplit_once('.')?;
+        if of == shard.as_str() { PledgeId::new(id).ok() } else { None }
+    };
+    Ok(rows.iter().filter_map(pledge).collect())
 }
 
 pub(super) struct PgPledge {
     control: Arc<Connections>,
     env: Arc<dyn Env>,
+    shard: ShardId,
     id: PledgeId,
 }
 
 impl PgPledge {
-    pub(super) fn new(control: Arc<Connections>, env: Arc<dyn Env>, id: PledgeId) -> PgPledge {
-        PgPledge { control, env, id }
+    pub(super) fn new(control: Arc<Connections>, env: Arc<dyn Env>, shard: ShardId, id: PledgeId) -> PgPledge {
+        PgPledge { control, env, shard, id }
     }
 
     async fn say(&self, word: Word) -> Result<()> {
-        let work = Box::pin(end(&self.control, &self.id, word));
+        let work = Box::pin(end(&self.control, &self.shard, &self.id, word));
         bounded(self.env.as_ref(), &Limits::default(), WORD_LIMIT, work).await?
     }
 }

@@ -32,7 +32,7 @@ use crate::shard::{
 use async_trait::async_trait;
 use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt};
-use isles_kernel::names::PledgeId;
+use isles_kernel::names::{PledgeId, ShardId};
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -313,6 +313,7 @@ pub(super) fn read_value(row: &tokio_postgres::Row, at: usize, ty: DataType) -> 
 
 /// Begins an interactive transaction.
 pub(super) async fn begin(
+    shard: &ShardId,
     connections: &Connections,
     control: &Arc<Connections>,
     env: &Arc<dyn Env>,
@@ -323,6 +324,7 @@ pub(super) async fn begin(
         let conn = connections.lend().await?;
         let text = begin_text(begin.isolation, begin.access, time);
         let mut transaction = PgTransaction {
+            shard: shard.clone(),
             conn: None,
             control: control.clone(),
             env: env.clone(),
@@ -357,6 +359,7 @@ enum Cursor {
 }
 
 pub(super) struct PgTransaction {
+    shard: ShardId,
     /// None once the connection is lost or has been given back.
     conn: Option<Conn>,
     /// For looking at the fences with a fresh snapshot.
@@ -716,12 +719,12 @@ impl Transaction for PgTransaction {
 
     async fn pledge(mut self: Box<Self>, id: &PledgeId, _forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
         let conn = self.take_live()?;
-        let text = pledge::prepare_text(id);
+        let text = pledge::prepare_text(id, &self.shard);
         let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &text)).await;
         match result {
             Ok(()) => {
                 conn.finish(Ended::Closed);
-                Ok(Box::new(PgPledge::new(self.control.clone(), self.env.clone(), id.clone())))
+                Ok(Box::new(PgPledge::new(self.control.clone(), self.env.clone(), self.shard.clone(), id.clone())))
             }
             Err(error) => {
                 // If it is lost, the server may have prepared: nobody decides on it, and so it will be revoked.

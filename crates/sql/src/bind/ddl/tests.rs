@@ -3,6 +3,7 @@
 use crate::bind::utility::{DefaultKind, Utility};
 use crate::bind::{BindContext, BoundStatement, bind};
 use crate::parse;
+use crate::text::Settings;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{CommentOn, HIDDEN_KEY_COLUMN, Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
@@ -10,16 +11,19 @@ use isles_kernel::value::Value;
 use super::DdlChange;
 
 fn bound(schema: &Schema, sql: &str, default_kind: DefaultKind) -> Result<Utility, SqlError> {
-    let path = ["public".to_string()];
-    let context = context(schema, &path, default_kind);
+    let (path, settings) = (["public".to_string()], Settings::default());
+    let context = BindContext {
+        schema,
+        search_path: &path,
+        database: "isles",
+        settings: &settings,
+        default_kind,
+        default_buckets: 64,
+    };
     match bind(&parse::parse_one(sql)?, &context, &[])?.statement {
         BoundStatement::Other(utility) => Ok(*utility),
         other => panic!("{sql} is not a utility statement: {other:?}"),
     }
-}
-
-fn context<'a>(schema: &'a Schema, path: &'a [String], default_kind: DefaultKind) -> BindContext<'a> {
-    BindContext { default_kind, default_buckets: 64, ..BindContext::new(schema, path) }
 }
 
 fn change(schema: &Schema, sql: &str) -> Result<DdlChange, SqlError> {
@@ -62,7 +66,9 @@ fn a_table_has_the_columns_and_the_kind_it_says() {
     assert!(!users.columns[0].nullable && !users.columns[1].nullable && users.columns[2].nullable);
     let TableKind::Hash { group, shard_by, buckets } = &users.kind else { panic!("{:?}", users.kind) };
     assert_eq!((group.as_str(), shard_by.as_slice(), *buckets), ("default", &["id".to_string()][..], 64));
-    for (sql, kind) in [("tenant", TableKind::Tenant), ("reference", TableKind::Reference), ("global", TableKind::Global)] {
+    for (sql, kind) in
+        [("tenant", TableKind::Tenant), ("reference", TableKind::Reference), ("global", TableKind::Global)]
+    {
         let schema = after(&[&format!("CREATE TABLE t (id int PRIMARY KEY) WITH (kind = '{sql}')")]);
         assert_eq!(schema.tables["t"].kind, kind);
     }
@@ -125,13 +131,22 @@ fn what_no_shard_could_keep_is_refused_with_a_hint() {
     assert_eq!(error(&[users]), "0A000: unique constraint on a hash table must include the shard key");
     let posts = "CREATE TABLE posts (id bigint PRIMARY KEY, author bigint REFERENCES users)";
     let message = error(&[USERS, posts]);
-    assert_eq!(message, "0A000: foreign key constraint \"posts_author_fkey\" of table \"posts\" refers to rows of other shards");
+    assert_eq!(
+        message,
+        "0A000: foreign key constraint \"posts_author_fkey\" of table \"posts\" refers to rows of other shards"
+    );
     let posts = "CREATE TABLE posts (id bigint, author bigint REFERENCES users, PRIMARY KEY (author, id)) WITH (shard_by = 'author')";
     assert_eq!(after(&[USERS, posts]).tables["posts"].foreign_keys[0].table, "users");
     assert_eq!(error(&["CREATE TEMP TABLE t (a int)"]), "0A000: temporary tables are not supported");
     assert_eq!(error(&["CREATE TABLE t (a int) PARTITION BY LIST (a)"]), "0A000: PARTITION BY is not supported");
-    assert_eq!(error(&["CREATE TABLE t (a int GENERATED ALWAYS AS (1) STORED)"]), "0A000: generated columns are not supported");
-    assert_eq!(error(&["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"]), "0A000: deferrable constraints are not supported");
+    assert_eq!(
+        error(&["CREATE TABLE t (a int GENERATED ALWAYS AS (1) STORED)"]),
+        "0A000: generated columns are not supported"
+    );
+    assert_eq!(
+        error(&["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"]),
+        "0A000: deferrable constraints are not supported"
+    );
 }
 
 #[test]
@@ -142,15 +157,30 @@ fn errors_are_postgresqls() {
     assert_eq!(error(&["CREATE TABLE t (a int, a int)"]), "42701: column \"a\" specified more than once");
     assert_eq!(error(&["CREATE TABLE t (a nosuch)"]), "42704: type \"nosuch\" does not exist");
     assert_eq!(error(&["CREATE TABLE t (a int, PRIMARY KEY (b))"]), "42703: column \"b\" named in key does not exist");
-    assert_eq!(error(&["CREATE TABLE t (a int DEFAULT true)"]), "42804: column \"a\" is of type integer but default expression is of type boolean");
-    assert_eq!(error(&["CREATE TABLE t (a int CHECK (a + 1))"]), "42804: argument of CHECK must be type boolean, not type integer");
+    assert_eq!(
+        error(&["CREATE TABLE t (a int DEFAULT true)"]),
+        "42804: column \"a\" is of type integer but default expression is of type boolean"
+    );
+    assert_eq!(
+        error(&["CREATE TABLE t (a int CHECK (a + 1))"]),
+        "42804: argument of CHECK must be type boolean, not type integer"
+    );
     assert_eq!(error(&["CREATE TABLE x.t (a int)"]), "3F000: schema \"x\" does not exist");
     assert_eq!(error(&["DROP TABLE t"]), "42P01: table \"t\" does not exist");
     assert_eq!(notices(&["DROP TABLE IF EXISTS t"]), ["table \"t\" does not exist, skipping"]);
     assert_eq!(error(&["ALTER TABLE t ADD COLUMN a int"]), "42P01: relation \"t\" does not exist");
-    assert_eq!(error(&[USERS, "ALTER TABLE users ADD COLUMN n int"]), "42701: column \"n\" of relation \"users\" already exists");
-    assert_eq!(error(&[USERS, "ALTER TABLE users DROP COLUMN z"]), "42703: column \"z\" of relation \"users\" does not exist");
-    assert_eq!(error(&[USERS, "ALTER TABLE users DROP CONSTRAINT z"]), "42704: constraint \"z\" of relation \"users\" does not exist");
+    assert_eq!(
+        error(&[USERS, "ALTER TABLE users ADD COLUMN n int"]),
+        "42701: column \"n\" of relation \"users\" already exists"
+    );
+    assert_eq!(
+        error(&[USERS, "ALTER TABLE users DROP COLUMN z"]),
+        "42703: column \"z\" of relation \"users\" does not exist"
+    );
+    assert_eq!(
+        error(&[USERS, "ALTER TABLE users DROP CONSTRAINT z"]),
+        "42704: constraint \"z\" of relation \"users\" does not exist"
+    );
     assert_eq!(error(&[USERS, "DROP VIEW users"]), "42809: \"users\" is not a view");
 }
 
@@ -185,7 +215,8 @@ fn a_new_columns_default_is_computed_for_the_rows_there_are() {
     let added = change(&schema, "ALTER TABLE users ADD COLUMN at timestamptz NOT NULL DEFAULT now()").expect("valid");
     assert_eq!(added.compute[0].change, 0);
     assert_eq!(added.compute[0].expression, "CAST((now()) AS timestamp with time zone)");
-    let refused = change(&schema, "ALTER TABLE users ADD COLUMN u uuid DEFAULT gen_random_uuid()").expect_err("per row");
+    let refused =
+        change(&schema, "ALTER TABLE users ADD COLUMN u uuid DEFAULT gen_random_uuid()").expect_err("per row");
     assert_eq!(refused.sqlstate, "0A000");
 }
 
@@ -219,8 +250,14 @@ fn views_keep_their_columns_and_hold_on_to_their_tables() {
     let cascade = change(&schema, "DROP TABLE users CASCADE").expect("valid");
     assert_eq!(cascade.notices[0].message, "drop cascades to view v");
     assert!(schema.apply(&cascade.changes).expect("valid").views.is_empty());
-    assert_eq!(error(&[USERS, view, "ALTER TABLE users DROP COLUMN n"]), "2BP01: cannot drop column n of table users because other objects depend on it");
-    assert_eq!(error(&[USERS, view, "ALTER TABLE users RENAME n TO m"]), "0A000: view \"v\" depends on what is altered");
+    assert_eq!(
+        error(&[USERS, view, "ALTER TABLE users DROP COLUMN n"]),
+        "2BP01: cannot drop column n of table users because other objects depend on it"
+    );
+    assert_eq!(
+        error(&[USERS, view, "ALTER TABLE users RENAME n TO m"]),
+        "0A000: view \"v\" depends on what is altered"
+    );
     let fewer = "CREATE OR REPLACE VIEW v AS SELECT id FROM users";
     assert_eq!(error(&[USERS, view, fewer]), "42P16: cannot drop columns from view");
 }
@@ -231,14 +268,19 @@ fn tables_that_refer_to_each_other_are_dropped_together() {
     let children = "CREATE TABLE children (id int PRIMARY KEY, p int REFERENCES parents) WITH (kind = 'global')";
     let schema = after(&[parents, children]);
     let refused = change(&schema, "DROP TABLE parents").expect_err("referred to");
-    assert_eq!(refused.detail.as_deref(), Some("constraint children_p_fkey on table children depends on table parents"));
+    assert_eq!(
+        refused.detail.as_deref(),
+        Some("constraint children_p_fkey on table children depends on table parents")
+    );
     for sql in ["DROP TABLE parents, children", "DROP TABLE children, parents", "DROP TABLE parents CASCADE"] {
         let dropped = schema.apply(&change(&schema, sql).expect(sql).changes).expect(sql);
         assert!(!dropped.tables.contains_key("parents"));
     }
     let refused = bound(&schema, "TRUNCATE parents", DefaultKind::Hash).expect_err("referred to");
     assert_eq!(refused.message, "cannot truncate a table referenced in a foreign key constraint");
-    let Utility::Truncate { tables, .. } = bound(&schema, "TRUNCATE parents CASCADE", DefaultKind::Hash).expect("valid") else {
+    let Utility::Truncate { tables, .. } =
+        bound(&schema, "TRUNCATE parents CASCADE", DefaultKind::Hash).expect("valid")
+    else {
         panic!("a truncate");
     };
     assert_eq!(tables, ["parents", "children"]);
@@ -246,7 +288,8 @@ fn tables_that_refer_to_each_other_are_dropped_together() {
 
 #[test]
 fn sequences_have_postgresqls_bounds() {
-    let schema = after(&["CREATE SEQUENCE s", "CREATE SEQUENCE d AS smallint INCREMENT -1", "ALTER SEQUENCE s MAXVALUE 9"]);
+    let schema =
+        after(&["CREATE SEQUENCE s", "CREATE SEQUENCE d AS smallint INCREMENT -1", "ALTER SEQUENCE s MAXVALUE 9"]);
     let bounds = |name: &str| (schema.sequences[name].min, schema.sequences[name].max, schema.sequences[name].start);
     assert_eq!(bounds("s"), (1, 9, 1));
     assert_eq!(bounds("d"), (-32768, -1, -1));
@@ -254,7 +297,10 @@ fn sequences_have_postgresqls_bounds() {
     assert_eq!(restarted.restarts, [("s".to_string(), 4)]);
     assert_eq!(error(&["CREATE SEQUENCE s INCREMENT 0"]), "22023: INCREMENT must not be zero");
     let serial = "CREATE TABLE t (id serial PRIMARY KEY)";
-    assert_eq!(error(&[serial, "DROP SEQUENCE t_id_seq"]), "2BP01: cannot drop sequence t_id_seq because other objects depend on it");
+    assert_eq!(
+        error(&[serial, "DROP SEQUENCE t_id_seq"]),
+        "2BP01: cannot drop sequence t_id_seq because other objects depend on it"
+    );
 }
 
 #[test]

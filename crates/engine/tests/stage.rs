@@ -44,12 +44,12 @@ fn stage(limits: Limits) -> Stage {
 
 /// A statement without relations, printed for SQLite.
 fn statement(sql: &str) -> Result<(Statement, Vec<Field>), SqlError> {
-    let (schema, search_path) = (Schema::default(), vec!["public".to_string()]);
+    let (schema, search_path, settings) = (Schema::default(), vec!["public".to_string()], Settings::default());
     let context = BindContext {
         schema: &schema,
         search_path: &search_path,
         database: "isles",
-        time_zone: "UTC",
+        settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
     };

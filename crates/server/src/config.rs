@@ -25,8 +25,8 @@ pub(crate) struct Given {
     /// How many SQLite shards a new database has
     #[arg(long, value_name = "N", env = "ISLES_SHARDS", conflicts_with = "postgres")]
     pub(crate) shards: Option<usize>,
-    /// PostgreSQL databases to be the shards, in order
-    #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ',')]
+    /// PostgreSQL databases to be the shards, in order; in the environment, with spaces between
+    #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ' ', hide_env_values = true)]
     pub(crate) postgres: Vec<String>,
     /// Where PostgreSQL clients connect [default: 127.0.0.1:5499]
     #[arg(long, value_name = "ADDR", env = "ISLES_LISTEN")]

@@ -9,6 +9,7 @@
 //!   * [`copy`]      COPY's formats
 //!   * [`text`]      values as text and on the wire
 //!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`eval`]      expressions without rows
 //!   * [`system`]    pg_catalog and information_schema
 //!   * [`scope`]     every tenant table carries its tenant
 //!   * [`route`]     which shards a statement can touch
@@ -19,6 +20,7 @@
 pub mod bind;
 pub mod builtins;
 pub mod copy;
+pub mod eval;
 pub mod explain;
 pub mod parse;
 pub mod plan;

@@ -432,6 +432,13 @@ mod tests {
     }
 
     #[test]
+    fn escapes_that_are_no_text_are_refused() {
+        for bad in ["select E'\\xff'", "select E'\\xc3'", "select U&'\\d800'", "select E'\\u0000'"] {
+            assert!(matches!(error(bad).sqlstate, "22021" | "42601" | "22025"), "{bad}: {}", error(bad));
+        }
+    }
+
+    #[test]
     fn many_threads_parse_at_once() {
         std::thread::scope(|scope| {
             for n in 0..8 {

@@ -60,6 +60,10 @@ pub enum Planted {
     CommitBeforeDecision,
     /// The decision is forgotten before the shards have committed.
     ForgetBeforeCommit,
+    /// Not a bug but a death: the coordinator goes no further than its pledges.
+    DieAfterPledge,
+    /// The coordinator goes no further than its decision.
+    DieAfterDecision,
 }
 
 /// A shard's part of a transaction.
@@ -179,6 +183,9 @@ impl Coordinator {
         {
             let _ = first.pledge.commit().await;
         }
+        if self.planted == Some(Planted::DieAfterPledge) {
+            return Err(died());
+        }
         let decision = decision_of(&pledged);
         let redo: Vec<u8> = pledged.iter().filter_map(|part| part.pledge.redo()).flatten().copied().collect();
         match decision::record(&*self.catalog, &*self.env, id, &decision, &redo).await {
@@ -190,6 +197,9 @@ impl Coordinator {
             // Neither the one nor the other may be done now. Dropping the pledges stops the shards that would forget
             // them; whoever opens the catalog again knows.
             Verdict::Unknown(error) => return Err(Stopped { error, decided: None }),
+        }
+        if self.planted == Some(Planted::DieAfterDecision) {
+            return Err(died());
         }
         if self.planted == Some(Planted::ForgetBeforeCommit) {
             let _ = decision::forget(&*self.catalog, id, decision.chunks).await;
@@ -325,6 +335,10 @@ impl Coordinator {
 struct Stopped {
     error: SqlError,
     decided: Option<Decided>,
+}
+
+fn died() -> Stopped {
+    Stopped { error: SqlError::new("08007", "the coordinator was told to die"), decided: None }
 }
 
 async fn roll_back(pledged: Vec<Pledged>) {

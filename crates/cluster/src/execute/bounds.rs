@@ -22,12 +22,20 @@ pub(crate) const MAX_TIME: Duration = Duration::from_secs(300);
 /// How often a waiting statement looks whether it has been cancelled.
 const TICK: Duration = Duration::from_millis(15);
 
+/// Rows of a result that is gathered although it could be streamed: a few batches to the client.
+pub(crate) const GATHERED_ROWS: usize = 10_000;
+/// Bytes of the same.
+pub(crate) const GATHERED_BYTES: usize = 8 << 20;
+
 /// Of one statement.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
     /// On the env's clock.
     pub(crate) deadline: Duration,
     pub(crate) cancel: CancelToken,
+    /// What it may gather.
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
 }
 
 pub(crate) fn cancelled() -> SqlError {
@@ -40,13 +48,18 @@ pub(crate) fn timed_out() -> SqlError {
 
 impl Bounds {
     pub(crate) fn new(env: &dyn Env, time: Duration, cancel: CancelToken) -> Bounds {
-        Bounds { deadline: env.elapsed() + time, cancel }
+        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES }
     }
 
     /// What is left, as a shard takes it.
     pub(crate) fn limits(&self, env: &dyn Env) -> Limits {
         let time = self.deadline.saturating_sub(env.elapsed());
-        Limits { time, rows: MAX_ROWS, bytes: MAX_BYTES, cancel: self.cancel.clone() }
+        Limits { time, rows: self.rows, bytes: self.bytes, cancel: self.cancel.clone() }
+    }
+
+    /// For a statement that is streamed if it gives more.
+    pub(crate) fn of_first_try(&self) -> Bounds {
+        Bounds { rows: GATHERED_ROWS, bytes: GATHERED_BYTES, ..self.clone() }
     }
 
     pub(crate) fn check(&self, env: &dyn Env) -> Result<(), SqlError> {
@@ -70,28 +83,30 @@ impl Bounds {
 }
 
 /// Counts what a statement gathers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tally {
     rows: usize,
     bytes: usize,
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, row: &[Value]) -> Result<(), SqlError> {
-        self.rows += 1;
-        self.bytes += row.iter().map(Value::weight).sum::<usize>();
-        if self.rows > MAX_ROWS {
-            return Err(too_much("rows", MAX_ROWS));
-        }
-        if self.bytes > MAX_BYTES {
-            return Err(SqlError::new("53200", format!("a statement gathers at most {MAX_BYTES} bytes"))
-                .with_hint("filter more on the shards, or add a LIMIT"));
-        }
-        Ok(())
+    /// What may still be gathered.
+    pub(crate) fn new(bounds: &Bounds) -> Tally {
+        Tally { rows: bounds.rows, bytes: bounds.bytes }
     }
-}
 
-fn too_much(what: &str, limit: usize) -> SqlError {
-    SqlError::new("54000", format!("a statement gathers at most {limit} {what}"))
-        .with_hint("filter more on the shards, or add a LIMIT")
+    pub(crate) fn add(&mut self, row: &[Value]) -> Result<(), SqlError> {
+        let bytes = row.iter().map(Value::weight).sum::<usize>();
+        match (self.rows.checked_sub(1), self.bytes.checked_sub(bytes)) {
+            (Some(rows), Some(bytes)) => {
+                (self.rows, self.bytes) = (rows, bytes);
+                Ok(())
+            }
+            _ => Err(SqlError::new(
+                "54000",
+                format!("a statement gathers at most {MAX_ROWS} rows and {MAX_BYTES} bytes"),
+            )
+            .with_hint("filter more on the shards, or add a LIMIT")),
+        }
+    }
 }

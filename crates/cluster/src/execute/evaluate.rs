@@ -82,6 +82,7 @@ fn staged(targets: Vec<Expr>, inputs: Inputs<'_>) -> Result<Vec<Value>, SqlError
     let limits = Limits { time: TIME, rows: MAX_ROWS, bytes: MAX_BYTES, cancel: CancelToken::default() };
     let people = |error: isles_engine::error::ShardError| error.for_people();
     let mut stage = Stage::new(inputs.env.clone(), limits).map_err(people)?;
+    stage.know(inputs.known.system());
     let mut outcome = stage.run(&statement).map_err(people)?;
     outcome.rows.pop().ok_or_else(|| SqlError::new("XX000", "a row of values has gone"))
 }

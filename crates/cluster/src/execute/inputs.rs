@@ -9,6 +9,7 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
 use isles_sql::plan::{Fragment, ParamSource};
 use isles_sql::print::Dialect;
+use isles_sql::system::SystemFunctions;
 use isles_sql::tree::Context;
 use isles_sql::types::Type;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(crate) trait Known: Send + Sync {
     /// The value of a context, as a value of this type.
     fn context(&self, context: &Context, ty: Type) -> Result<Value, SqlError>;
     fn tenant(&self) -> &Tenant;
+    /// The functions that need the schema, for a stage.
+    fn system(&self) -> Arc<dyn SystemFunctions>;
 }
 
 /// The client's parameters and the session's knowledge.

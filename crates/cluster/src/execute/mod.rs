@@ -9,6 +9,7 @@
 //!   * [`key`]          the bucket of a shard key
 //!   * [`target`]       the shards of a fragment
 //!   * [`merge`]        the order of rows
+//!   * [`stream`]       results too large to gather
 //!   * [`run`]          plans
 
 pub(crate) mod bounds;
@@ -18,5 +19,6 @@ pub(crate) mod key;
 pub(crate) mod merge;
 pub(crate) mod numbers;
 pub(crate) mod run;
+pub(crate) mod stream;
 pub(crate) mod target;
 pub(crate) mod transaction;

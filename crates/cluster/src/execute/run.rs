@@ -20,6 +20,7 @@ use super::evaluate;
 use super::inputs::{Inputs, Known, tenant_value};
 use super::merge;
 use super::numbers;
+use super::stream::{Shape, Stream};
 use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Modes, Txn, Visit, noted, open_shard};
 use crate::database::{Database, SchemaGuard};
@@ -33,7 +34,7 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Table, TableKind};
 use isles_kernel::value::{Value, key_bytes};
 use isles_sql::plan::{
-    InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
+    Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
     ShardsNode, StageNode, StageRows, Touch,
 };
 use isles_sql::types::{Type, carrier};
@@ -136,6 +137,31 @@ impl<'a> Runner<'a> {
             txn.commit(self.bounds).await?;
         }
         Ok(output)
+    }
+
+    /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
+    pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
+        let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
+        let policy = self.database.routing.current();
+        let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
+        let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
+        let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
+        let mut txn = Txn::begin(self.database, modes, self.schema.clone())?;
+        txn.enter(&self.visits(&places, Access::Read, &policy), self.bounds).await?;
+        let mut work = Vec::new();
+        for shard in places.keys() {
+            work.push((shard.clone(), self.inputs().statement(&node.fragment, self.engine(shard)?)?));
+        }
+        let shape = Shape {
+            keys: match &node.merge {
+                Merge::Concat => None,
+                Merge::Ordered(keys) => Some(keys.clone()),
+            },
+            offset: evaluate::count(node.offset.as_ref(), self.inputs(), "OFFSET")?,
+            limit: evaluate::count(node.limit.as_ref(), self.inputs(), "LIMIT")?,
+            visible: node.visible,
+        };
+        Stream::open(self.database.clone(), txn, work, shape, self.bounds.clone()).await.map(Some)
     }
 
     fn resolver<'b>(&'b self, policy: &'b RoutingPolicy) -> Resolver<'b> {
@@ -295,7 +321,7 @@ impl<'a> Runner<'a> {
         if rows.first().is_some_and(|row| row.len() > node.visible) {
             rows.iter_mut().for_each(|row| row.truncate(node.visible));
         }
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(self.bounds);
         rows.iter().try_for_each(|row| tally.add(row))?;
         Ok(rows)
     }
@@ -324,8 +350,10 @@ impl<'a> Runner<'a> {
         let query = numbers::numbered_query(&node.query, self.sources, self.inputs()).await?;
         let statement = self.inputs().statement(query.as_ref().unwrap_or(&node.query), Engine::Sqlite)?;
         let (env, limits) = (self.database.env.clone(), self.bounds.limits(&*self.database.env));
+        let system = self.sources.system();
         let work = move || {
             let mut stage = Stage::new(env, limits)?;
+            stage.know(system);
             for (name, columns, rows) in inputs {
                 stage.create(&name, &columns)?;
                 stage.insert(&name, rows)?;
@@ -510,33 +538,13 @@ impl<'a> Runner<'a> {
 
     async fn rewrite(&self, plan: &RewritePlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
         let found = self.node(&plan.rows.root, Access::Write, txn, policy).await?;
-        let width = plan.table.columns.len();
-        let resolver = self.resolver(policy);
-        let (mut deletes, mut inserts, mut rows) = (Placed::default(), Placed::default(), Vec::new());
-        for (at, mut row) in found.into_iter().enumerate() {
-            let mut rest = row.split_off(width);
-            let old = row;
-            for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &old)? {
-                let key = plan.table.key_positions().into_iter().map(|at| old[at].clone());
-                let params: Row = key.chain(hidden).collect();
-                let inputs = Inputs { params: &params, ..self.inputs() };
-                deletes.add(shard.clone(), unit, at, inputs.statement(&plan.delete, self.engine(&shard)?)?);
-            }
-            if plan.kind == RewriteKind::Update {
-                let returned = rest.split_off(width);
-                for (shard, unit, hidden) in
-                    self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &rest)?
-                {
-                    let params: Row = rest.iter().cloned().chain(hidden).collect();
-                    let inputs = Inputs { params: &params, ..self.inputs() };
-                    inserts.add(shard.clone(), unit, at, inputs.statement(&plan.insert, self.engine(&shard)?)?);
-                }
-                rest = returned;
-            }
-            rows.push(rest);
+        let mut steps = Rewrite::default();
+        let mut rows = Vec::with_capacity(found.len());
+        for (at, row) in found.into_iter().enumerate() {
+            rows.push(self.rewrite_row(plan, at, row, policy, &mut steps)?);
         }
         // All rows go before the first comes: they may take each other's keys.
-        for placed in [deletes, inserts] {
+        for placed in [steps.deletes, steps.updates, steps.inserts] {
             let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
             txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
             let work = placed.shards.into_iter().map(|(shard, on)| (shard, on.statements)).collect();
@@ -548,6 +556,63 @@ impl<'a> Runner<'a> {
         }
         Ok(Output { rows, affected })
     }
+
+    /// Says what becomes of one row: old columns, new columns, and what is returned. Returns the last.
+    fn rewrite_row(
+        &self,
+        plan: &RewritePlan,
+        at: usize,
+        mut row: Row,
+        policy: &RoutingPolicy,
+        steps: &mut Rewrite,
+    ) -> Result<Row, SqlError> {
+        let resolver = self.resolver(policy);
+        let width = plan.table.columns.len();
+        let mut rest = row.split_off(width);
+        let old = row;
+        let key = |row: &Row| -> Row { plan.table.key_positions().into_iter().map(|at| row[at].clone()).collect() };
+        let places = |row: &Row| self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, row);
+        let add = |to: &mut Placed, fragment: &Fragment, (shard, unit, params): (ShardId, Claimed, Row)| {
+            let inputs = Inputs { params: &params, ..self.inputs() };
+            let statement = inputs.statement(fragment, self.engine(&shard)?)?;
+            to.add(shard, unit, at, statement);
+            Ok::<(), SqlError>(())
+        };
+        let new = (plan.kind == RewriteKind::Update).then(|| {
+            let returned = rest.split_off(width);
+            std::mem::replace(&mut rest, returned)
+        });
+        match (&new, &plan.update) {
+            (Some(new), Some(update)) if key_bytes(&key(new)) == key_bytes(&key(&old)) => {
+                for (shard, unit, hidden) in places(new)? {
+                    let params = new.iter().cloned().chain(key(new)).chain(hidden).collect();
+                    add(&mut steps.updates, update, (shard, unit, params))?;
+                }
+            }
+            _ => {
+                for (shard, unit, hidden) in places(&old)? {
+                    add(
+                        &mut steps.deletes,
+                        &plan.delete,
+                        (shard, unit, key(&old).into_iter().chain(hidden).collect()),
+                    )?;
+                }
+                for (shard, unit, hidden) in new.as_ref().map_or(Ok(Vec::new()), places)? {
+                    let params = new.iter().flatten().cloned().chain(hidden).collect();
+                    add(&mut steps.inserts, &plan.insert, (shard, unit, params))?;
+                }
+            }
+        }
+        Ok(rest)
+    }
+}
+
+/// What an update or delete by key does, in this order.
+#[derive(Default)]
+struct Rewrite {
+    deletes: Placed,
+    updates: Placed,
+    inserts: Placed,
 }
 
 /// Statements for shards, and which row each is for.

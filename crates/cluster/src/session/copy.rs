@@ -16,8 +16,8 @@ use crate::execute::transaction::{Modes, Txn};
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
-use isles_sql::bind::utility::{self, CopyDirection, CopySource, CopyStatement, ForceColumns};
-use isles_sql::copy::{self, CopyColumns, CopyLimits, CopyOptions, Decoder, Encoder};
+use isles_sql::bind::utility::{CopySource, CopyStatement};
+use isles_sql::copy::{self, CopyDirection, CopyLimits, CopyOptions, Decoder, Encoder};
 use isles_sql::plan::{InsertRows, Plan};
 use isles_sql::text;
 use isles_sql::tree::Field;
@@ -35,33 +35,6 @@ pub enum CopyFormat {
     Text,
     Csv,
     Binary,
-}
-
-fn options_of(options: &utility::CopyOptions) -> CopyOptions {
-    let columns = |force: &ForceColumns| match force {
-        ForceColumns::None => CopyColumns::None,
-        ForceColumns::All => CopyColumns::All,
-        ForceColumns::Some(names) => CopyColumns::Named(names.clone()),
-    };
-    CopyOptions {
-        format: match options.format {
-            utility::CopyFormat::Text => copy::CopyFormat::Text,
-            utility::CopyFormat::Csv => copy::CopyFormat::Csv,
-            utility::CopyFormat::Binary => copy::CopyFormat::Binary,
-        },
-        delimiter: options.delimiter,
-        null: options.null.clone(),
-        header: match options.header {
-            utility::CopyHeader::No => copy::CopyHeader::No,
-            utility::CopyHeader::Yes => copy::CopyHeader::Yes,
-            utility::CopyHeader::Match => copy::CopyHeader::Match,
-        },
-        quote: options.quote,
-        escape: options.escape,
-        force_quote: columns(&options.force_quote),
-        force_not_null: columns(&options.force_not_null),
-        force_null: columns(&options.force_null),
-    }
 }
 
 fn format_of(options: &CopyOptions) -> CopyFormat {
@@ -82,7 +55,7 @@ fn list(columns: &[String]) -> String {
 
 /// Begins a COPY.
 pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> Result<Answer> {
-    let options = options_of(&statement.options);
+    let options = statement.options.clone();
     match (statement.direction, &statement.source) {
         (CopyDirection::Out, source) => {
             let sql = match source {
@@ -92,7 +65,7 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
                 }
             };
             let (fields, rows) = session.query(&sql).await?;
-            let settings = super::known::value_settings(&session.settings, 0)?;
+            let settings = session.value_settings(0)?;
             CopyOut::new(options, fields, rows, settings).map(Answer::CopyOut)
         }
         (CopyDirection::In, CopySource::Table { table, columns, filter: None }) => {

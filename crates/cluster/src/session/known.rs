@@ -1,6 +1,6 @@
 //! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
 
-use super::settings::{Settings, Tenant};
+use super::settings::{Tenant, View};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
@@ -11,7 +11,7 @@ use isles_sql::system::{self, Facts};
 use isles_sql::text;
 use isles_sql::tree::Context;
 use isles_sql::types::Type;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// From 1970 to 2000, where PostgreSQL's timestamps begin.
@@ -37,7 +37,7 @@ pub(crate) struct StatementKnowledge {
     pub(crate) pid: i32,
     pub(crate) tenant: Tenant,
     pub(crate) values: text::Settings,
-    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) settings: View,
     pub(crate) search_path: Vec<String>,
     pub(crate) transaction_time: i64,
     pub(crate) statement_time: i64,
@@ -46,7 +46,7 @@ pub(crate) struct StatementKnowledge {
 }
 
 /// The settings that decide how values are read and written.
-pub(crate) fn value_settings(settings: &Settings, now: i64) -> Result<text::Settings, SqlError> {
+pub(crate) fn value_settings(settings: &View, now: i64) -> Result<text::Settings, SqlError> {
     let mut values = text::Settings { now, ..text::Settings::default() };
     for name in ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"] {
         if let Some(value) = settings.show(name) {
@@ -74,18 +74,11 @@ impl StatementKnowledge {
         self.facts.get_or_init(|| {
             let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "postgres");
             facts.user = self.user.clone();
-            facts.settings = self.settings.clone();
+            facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
             facts.transaction = self.statement_time;
             Arc::new(facts)
         })
-    }
-
-    /// The settings that functions read, one line each, as `name=value`.
-    fn settings_text(&self) -> String {
-        let names = ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"];
-        let line = |name: &&str| format!("{name}={}\n", self.settings.get(*name).map_or("", String::as_str));
-        names.iter().map(line).collect()
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, SequenceMemory> {
@@ -138,9 +131,9 @@ impl Known for StatementKnowledge {
             }
             Context::BackendPid => Ok(Value::Int(i64::from(self.pid))),
             Context::Tenant => Err(SqlError::new("XX000", "the tenant is bound elsewhere")),
-            Context::Settings => text(&self.settings_text()),
-            Context::Setting { name, missing_ok } => match self.settings.get(&name.to_ascii_lowercase()) {
-                Some(value) => text(value),
+            Context::Settings => Ok(Value::Text(self.values.encode())),
+            Context::Setting { name, missing_ok } => match self.settings.show(name) {
+                Some(value) => text(&value),
                 None if *missing_ok => Ok(Value::Null),
                 None => Err(SqlError::new("42704", format!("unrecognized configuration parameter \"{name}\""))),
             },
@@ -149,6 +142,10 @@ impl Known for StatementKnowledge {
 
     fn tenant(&self) -> &Tenant {
         &self.tenant
+    }
+
+    fn system(&self) -> Arc<dyn system::SystemFunctions> {
+        Arc::new(system::Functions::new(self.facts().clone()))
     }
 }
 

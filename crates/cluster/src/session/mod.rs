@@ -36,12 +36,13 @@ use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
 use crate::execute::run::{Runner, Within};
+use crate::execute::stream::Stream;
 use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::bind::{Explain, ExplainFormat};
-use isles_sql::plan::{Fragment, Plan, PlanContext};
+use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
@@ -94,24 +95,42 @@ pub enum Answer {
 /// Rows that arrive piecemeal. Dropping it ends the statement.
 pub struct Rows {
     pub fields: Vec<Field>,
-    rows: std::vec::IntoIter<Vec<Value>>,
-    tag: String,
+    source: RowSource,
+}
+
+enum RowSource {
+    Gathered { rows: std::vec::IntoIter<Vec<Value>>, tag: String },
+    Streamed { stream: Box<Stream>, count: u64 },
 }
 
 impl Rows {
     pub(crate) fn new(fields: Vec<Field>, rows: Vec<Vec<Value>>, tag: String) -> Rows {
-        Rows { fields, rows: rows.into_iter(), tag }
+        Rows { fields, source: RowSource::Gathered { rows: rows.into_iter(), tag } }
+    }
+
+    fn streamed(fields: Vec<Field>, stream: Stream) -> Rows {
+        Rows { fields, source: RowSource::Streamed { stream: Box::new(stream), count: 0 } }
     }
 
     /// At most `limit` more rows; fewer only at the end or when a batch is smaller. None when there are no more.
     pub async fn next(&mut self, limit: usize) -> Result<Option<Vec<Vec<Value>>>> {
-        let rows: Vec<Vec<Value>> = self.rows.by_ref().take(limit).collect();
+        let rows: Vec<Vec<Value>> = match &mut self.source {
+            RowSource::Gathered { rows, .. } => rows.by_ref().take(limit).collect(),
+            RowSource::Streamed { stream, count } => {
+                let rows = stream.next(limit).await?;
+                *count += rows.len() as u64;
+                rows
+            }
+        };
         Ok((!rows.is_empty()).then_some(rows))
     }
 
     /// The tag, once the rows have been read: `SELECT n`, or `INSERT 0 n` and its kin for RETURNING.
     pub fn tag(&self) -> String {
-        self.tag.clone()
+        match &self.source {
+            RowSource::Gathered { tag, .. } => tag.clone(),
+            RowSource::Streamed { count, .. } => RowsKind::Select.tag(*count),
+        }
     }
 }
 
@@ -152,6 +171,9 @@ pub struct Session {
     cursors: BTreeMap<String, Cursor>,
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
+    tenant_is_fixed: bool,
+    /// The settings for values, and what they were read from.
+    values: Mutex<Option<(settings::View, isles_sql::text::Settings)>>,
 }
 
 impl Database {
@@ -177,6 +199,8 @@ impl Database {
             cursors: BTreeMap::new(),
             notices: Vec::new(),
             memory: Arc::default(),
+            tenant_is_fixed: false,
+            values: Mutex::default(),
         };
         for (name, value) in &login.settings {
             session.check_setting(name, value)?;
@@ -238,6 +262,10 @@ impl Session {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {
+            Compiled::Rows { plan, kind: RowsKind::Select } if self.open.is_none() => {
+                let fields = prepared.fields.clone().unwrap_or_default();
+                self.select(plan, params, fields, guard).await
+            }
             Compiled::Rows { plan, kind } => {
                 let (rows, affected) = self.run_plan(plan, *kind, params, guard).await?;
                 Ok(match &prepared.fields {
@@ -250,6 +278,39 @@ impl Session {
             }
             Compiled::Explain { explain, .. } => self.explain(explain, params, guard).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
+        }
+    }
+
+    /// A query on its own: gathered if it is small, and streamed if not.
+    async fn select(
+        &mut self,
+        plan: &Plan,
+        params: &[Value],
+        fields: Vec<Field>,
+        guard: Arc<SchemaGuard>,
+    ) -> Result<Answer> {
+        let is_stream = matches!(plan, Plan::Query(query) if !query.locks && matches!(query.root, Node::Shards(_)));
+        if !is_stream {
+            let (rows, _) = self.run_plan(plan, RowsKind::Select, params, guard).await?;
+            let tag = RowsKind::Select.tag(rows.len() as u64);
+            return Ok(Answer::Rows(Rows::new(fields, rows, tag)));
+        }
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
+        let first = bounds.of_first_try();
+        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &first };
+        match runner.run(plan, Within::Nothing).await {
+            Ok(output) => {
+                let tag = RowsKind::Select.tag(output.rows.len() as u64);
+                Ok(Answer::Rows(Rows::new(fields, output.rows, tag)))
+            }
+            Err(error) if error.sqlstate == "54000" => {
+                let runner = Runner { bounds: &bounds, ..runner };
+                match runner.stream(plan).await? {
+                    Some(stream) => Ok(Answer::Rows(Rows::streamed(fields, stream))),
+                    None => Err(error),
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -288,14 +349,26 @@ impl Session {
             user: self.user.clone(),
             pid: self.pid,
             tenant: self.settings.tenant(),
-            values: known::value_settings(&self.settings, transaction_time)?,
-            settings: self.settings.all().into_iter().collect(),
+            values: self.value_settings(transaction_time)?,
+            settings: self.settings.view(),
             search_path: plans::search_path(&self.settings),
             transaction_time,
             statement_time: now,
             memory: self.memory.clone(),
             facts: std::sync::OnceLock::new(),
         })
+    }
+
+    /// How values are read and written. Reading the settings costs more than a short statement, so it is kept.
+    fn value_settings(&self, now: i64) -> Result<isles_sql::text::Settings> {
+        let mut kept = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let view = self.settings.view();
+        if let Some((_, values)) = kept.as_ref().filter(|(known, _)| known.same(&view)) {
+            return Ok(isles_sql::text::Settings { now, ..values.clone() });
+        }
+        let values = known::value_settings(&view, now)?;
+        *kept = Some((view, values.clone()));
+        Ok(values)
     }
 
     /// Carries out a plan in the open transaction, or on its own.
@@ -412,6 +485,14 @@ impl Session {
     /// A setting's value (`TimeZone`, `DateStyle`, `bytea_output`, `extra_float_digits`), for the text format.
     pub fn setting(&self, name: &str) -> Option<String> {
         self.settings.show(name)
+    }
+
+    /// Gives the session a tenant that it cannot change: its role is fixed to it.
+    pub fn fix_tenant(&mut self, tenant: &str) -> Result<()> {
+        self.settings.set(settings::TENANT, tenant, false)?;
+        self.settings.settle_startup();
+        self.tenant_is_fixed = true;
+        Ok(())
     }
 
     /// The number that `pg_backend_pid()` gives.

@@ -155,8 +155,16 @@ pub(crate) fn prepare(
         return Ok(prepared);
     }
     let prepared = Arc::new(compile(database, schema, settings, sql, params)?);
-    database.plans.put(key, &prepared);
+    if !depends_on_time(sql) {
+        database.plans.put(key, &prepared);
+    }
     Ok(prepared)
+}
+
+/// Whether a literal may stand for the moment at which it is read, as `'now'::timestamptz` does.
+fn depends_on_time(sql: &str) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    ["now'", "'now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }
 
 fn compile(
@@ -168,12 +176,12 @@ fn compile(
 ) -> Result<Prepared, SqlError> {
     let parsed = parse::parse_one(sql)?;
     let path = search_path(settings);
-    let zone = settings.show("timezone").unwrap_or_default();
+    let values = super::known::value_settings(&settings.view(), super::known::now(database))?;
     let context = BindContext {
         schema,
         search_path: &path,
         database: &database.name,
-        time_zone: &zone,
+        settings: &values,
         default_kind: DefaultKind::Hash,
         default_buckets: DEFAULT_BUCKETS,
     };

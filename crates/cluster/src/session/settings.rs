@@ -207,6 +207,35 @@ pub(crate) struct Settings {
     reported: BTreeMap<&'static str, String>,
 }
 
+/// The settings of one moment.
+#[derive(Clone)]
+pub(crate) struct View(Values);
+
+impl View {
+    /// Whether nothing has changed between two of them.
+    pub(crate) fn same(&self, other: &View) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The value as `SHOW` shows it.
+    pub(crate) fn show(&self, name: &str) -> Option<String> {
+        let name = canonical(name);
+        let value = self.0.get(&name)?;
+        Some(match find(&name).map(|known| known.kind) {
+            Some(Kind::Time) => {
+                with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms")
+            }
+            Some(Kind::Memory) => with_unit(value, &[("TB", 1 << 30), ("GB", 1 << 20), ("MB", 1 << 10)], "kB"),
+            _ => value.to_string(),
+        })
+    }
+
+    /// All settings with their values, in order of name.
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
+        self.0.keys().map(|name| (name.clone(), self.show(name).unwrap_or_default())).collect()
+    }
+}
+
 /// What a savepoint goes back to.
 #[derive(Clone)]
 pub(crate) struct Mark {
@@ -244,26 +273,17 @@ impl Settings {
         self.current.get(name).map(String::as_str)
     }
 
+    pub(crate) fn view(&self) -> View {
+        View(self.current.clone())
+    }
+
     /// The value as `SHOW` shows it.
     pub(crate) fn show(&self, name: &str) -> Option<String> {
-        let name = canonical(name);
-        let value = self.raw(&name)?;
-        Some(match find(&name).map(|known| known.kind) {
-            Some(Kind::Time) => {
-                with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms")
-            }
-            Some(Kind::Memory) => with_unit(value, &[("TB", 1 << 30), ("GB", 1 << 20), ("MB", 1 << 10)], "kB"),
-            _ => value.to_string(),
-        })
+        self.view().show(name)
     }
 
     pub(crate) fn show_or_fail(&self, name: &str) -> Result<String> {
         self.show(name).ok_or_else(|| unrecognized(name))
-    }
-
-    /// All settings with their values, in order of name.
-    pub(crate) fn all(&self) -> Vec<(String, String)> {
-        self.current.keys().map(|name| (name.clone(), self.show(name).unwrap_or_default())).collect()
     }
 
     /// Sets a value for the session, or for the transaction alone.
@@ -404,7 +424,8 @@ impl Settings {
 
     /// What statements are planned differently for.
     pub(crate) fn plan_key(&self) -> String {
-        self.raw("search_path").unwrap_or_default().to_string()
+        let names = ["search_path", "timezone", "datestyle", "intervalstyle"];
+        names.map(|name| self.raw(name).unwrap_or_default()).join("\n")
     }
 }
 

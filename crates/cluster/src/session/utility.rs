@@ -73,7 +73,7 @@ impl Session {
                 Ok(self.shown(utility, vec![vec![Value::Text(value)]]))
             }
             Utility::ShowAll => {
-                let each = self.settings.all().into_iter();
+                let each = self.settings.view().all().into_iter();
                 let rows = each.map(|(name, value)| vec![Value::Text(name), Value::Text(value), Value::text("")]);
                 Ok(self.shown(utility, rows.collect()))
             }
@@ -99,7 +99,10 @@ impl Session {
             }
             Utility::CloseCursor { name } => self.close_cursor(name.as_deref()).and_then(|()| done(tag)),
             Utility::Copy(statement) => copy::start(self, statement).await,
-            Utility::Truncate { tables, restart } => self.truncate(tables, restart).await.and_then(|()| done(tag)),
+            Utility::Truncate { tables, restart, notices } => {
+                self.notices.extend(notices.iter().map(|notice| ("NOTICE", notice.clone())));
+                self.truncate(tables, restart).await.and_then(|()| done(tag))
+            }
             Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => done(tag),
             Utility::Ddl(change) => self.ddl(change, prepared).await,
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
@@ -114,6 +117,9 @@ impl Session {
     pub(super) fn check_setting(&self, name: &str, value: &str) -> Result<()> {
         let name = name.to_ascii_lowercase();
         match name.as_str() {
+            TENANT | NULL_TENANT if self.tenant_is_fixed => {
+                Err(SqlError::new("42501", "permission denied to change the tenant of this role"))
+            }
             "role" if value != "none" && value != self.user => {
                 Err(SqlError::unsupported("SET ROLE to another role is not supported"))
             }
@@ -147,7 +153,12 @@ impl Session {
                 };
                 self.set_transaction(said, SetScope::Local).await
             }
-            (_, SetValue::Default) => self.settings.reset(name, local),
+            (_, SetValue::Default) => {
+                if self.tenant_is_fixed {
+                    self.check_setting(name, "")?;
+                }
+                self.settings.reset(name, local)
+            }
             (_, SetValue::Text(value)) => {
                 self.check_setting(name, value)?;
                 self.settings.set(name, value, local)
@@ -160,6 +171,9 @@ impl Session {
     }
 
     fn reset(&mut self, name: &str) -> Result<()> {
+        if self.tenant_is_fixed {
+            self.check_setting(name, "")?;
+        }
         self.settings.reset(name, false)
     }
 

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 mod harness;
+mod postgres;
 mod statements;
 mod transactions;

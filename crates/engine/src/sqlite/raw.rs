@@ -21,6 +21,7 @@ use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MA
 use isles_kernel::interval::Interval;
 use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Numeric, Value};
+use isles_sql::system::SystemFunctions;
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -299,6 +300,11 @@ impl Db {
         self.connection.pragma_update(None, "temp_store", "MEMORY")?;
         self.connection.pragma_update(None, "synchronous", "OFF")?;
         self.install()
+    }
+
+    /// Gives it the functions that need the schema.
+    pub(super) fn know(&self, system: Arc<dyn SystemFunctions>) {
+        self.host.know(system);
     }
 
     /// Collations, functions, the authorizer and the callbacks.

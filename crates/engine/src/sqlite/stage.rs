@@ -15,6 +15,7 @@ use crate::error::{Result, ShardError};
 use crate::shard::{Limits, Outcome, Row, Statement};
 use isles_kernel::value::{DataType, Value};
 use isles_sql::print::staged_column;
+use isles_sql::system::SystemFunctions;
 use std::sync::Arc;
 
 pub struct Stage {
@@ -34,6 +35,11 @@ impl Stage {
         db.set_watch(deadline, Some(limits.cancel.clone()));
         db.own("BEGIN", &[], &[])?;
         Ok(Stage { db, limits, rows: 0, bytes: 0 })
+    }
+
+    /// Gives it the functions that need the schema (`pg_get_indexdef`, `'t'::regclass`, …).
+    pub fn know(&mut self, system: Arc<dyn SystemFunctions>) {
+        self.db.know(system);
     }
 
     /// Makes a table. Its columns are named by their positions (see [`staged_column`]): those of a join may have one

@@ -138,7 +138,7 @@ fn say_ready(server: &Server, config: &Config, format: Format) -> Result<(), Fai
         }
         Format::Text => {
             say(&format!("isles is ready: {} in {data}", shards_of(config)));
-            say(&format!("  psql '{url}'"));
+            say(&format!("  psql {url}"));
         }
     }
     if let Some(http) = server.http {

@@ -9,6 +9,7 @@ use isles_cluster::roles;
 use isles_engine::shard::CancelToken;
 use isles_kernel::error::SqlError;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
 
@@ -35,21 +36,19 @@ struct Slot {
 }
 
 impl Cancels {
-    /// Enters a session, under a number that no other has.
-    pub(crate) fn enter(self: &Arc<Cancels>, length: KeyLength) -> Result<Registration, SqlError> {
+    /// Enters a session under its number, which is the one that `pg_backend_pid()` tells.
+    pub(crate) fn enter(self: &Arc<Cancels>, pid: i32, length: KeyLength) -> Result<Registration, SqlError> {
         let random = roles::random::<32>().map_err(|error| SqlError::new("XX000", error.to_string()))?;
         let key = match length {
             KeyLength::Short => Bytes::copy_from_slice(&random[..SHORT_KEY_BYTES]),
             KeyLength::Long => Bytes::copy_from_slice(&random),
         };
         let slot = Arc::new(Slot { key, running: Mutex::new(None) });
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        // The numbers begin at a random place: they tell nothing of how many sessions there were.
-        let mut pid = i32::from_be_bytes([random[28] & 0x3f, random[29], random[30], random[31]]).max(1);
-        while sessions.contains_key(&pid) {
-            pid = if pid == i32::MAX { 1 } else { pid + 1 };
-        }
-        sessions.insert(pid, Arc::clone(&slot));
+        match self.sessions.lock().unwrap_or_else(PoisonError::into_inner).entry(pid) {
+            Entry::Vacant(place) => place.insert(Arc::clone(&slot)),
+            // Numbers are random, so this is rare enough to be worth another try of the client's.
+            Entry::Occupied(_) => return Err(SqlError::new("57P03", "the session's number is taken; connect again")),
+        };
         Ok(Registration { pid, slot, cancels: Arc::clone(self) })
     }
 
@@ -116,7 +115,8 @@ mod tests {
     #[test]
     fn a_key_cancels_its_own_statement_while_it_runs() {
         let cancels = Arc::new(Cancels::default());
-        let (mine, other) = (cancels.enter(KeyLength::Long).unwrap(), cancels.enter(KeyLength::Short).unwrap());
+        let (mine, other) = (cancels.enter(1, KeyLength::Long).unwrap(), cancels.enter(2, KeyLength::Short).unwrap());
+        assert!(cancels.enter(1, KeyLength::Long).is_err());
         assert_eq!((mine.key().len(), other.key().len()), (32, 4));
         let (my_token, other_token) = (CancelToken::default(), CancelToken::default());
         mine.running(my_token.clone());

@@ -387,7 +387,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     async fn query(&mut self, sql: &str) -> Step {
         self.forget_statement("");
         self.forget_portal("");
-        let statements = match self.session.statements(sql) {
+        let statements = match self.split(sql) {
             Ok(statements) => queue(sql, statements),
             Err(error) => return self.query_failed(error, 0).await,
         };
@@ -399,6 +399,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             self.begin_implicit();
         }
         self.run_queries(statements).await
+    }
+
+    /// The statements of a text. Clients ask with an empty one whether the server is there.
+    fn split(&self, sql: &str) -> Result<Vec<Arc<str>>, SqlError> {
+        if sql.trim_ascii().is_empty() { Ok(Vec::new()) } else { self.session.statements(sql) }
     }
 
     async fn run_queries(&mut self, mut rest: VecDeque<Queued>) -> Step {
@@ -498,7 +503,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     /// The one statement of a text, or none.
     async fn prepare_one(&mut self, sql: &str, types: &[Oid]) -> Step<Result<Statement, SqlError>> {
         if may_not_be_one(sql) {
-            match self.session.statements(sql) {
+            match self.split(sql) {
                 Ok(statements) if statements.is_empty() => return Ok(Ok(None)),
                 Ok(statements) if statements.len() > 1 => {
                     let message = "cannot insert multiple commands into a prepared statement";

@@ -29,10 +29,10 @@ use crate::logins::Logins;
 use crate::metrics::{Connected, Door, Metrics};
 use crate::serve::Phase;
 use crate::tls::{ALPN, Tls};
-use cancel::Cancels;
+use cancel::{Cancels, Registration};
 use conversation::{Conversation, Surroundings};
 use isles_cluster::roles::Role;
-use isles_cluster::session::Login;
+use isles_cluster::session::{Login, Session};
 use isles_kernel::error::SqlError;
 use message::Frames;
 use reply::Replies;
@@ -236,7 +236,7 @@ impl PgDoor {
             Err(_) => return,
         };
         drop(starting);
-        match self.begin(startup, role).await {
+        match self.begin(startup, role) {
             Ok((session, cancel)) => {
                 let around = Surroundings { metrics: Arc::clone(&self.metrics), phase: self.phase.clone(), cancel };
                 frames.allow(self.limits.message_bytes);
@@ -278,14 +278,10 @@ impl PgDoor {
         }
     }
 
-    async fn begin(
-        &self,
-        startup: Startup,
-        role: Role,
-    ) -> Result<(isles_cluster::session::Session, cancel::Registration), SqlError> {
-        let cancel = self.cancels.enter(startup.key_length)?;
+    fn begin(&self, startup: Startup, role: Role) -> Result<(Session, Registration), SqlError> {
         let login = Login { user: startup.user, database: startup.database, settings: startup.settings };
-        let session = self.backend.session(login, role.tenant).await?;
+        let session = self.backend.session(login, role.tenant)?;
+        let cancel = self.cancels.enter(session.pid(), startup.key_length)?;
         Ok((session, cancel))
     }
 }

@@ -7,3 +7,4 @@ mod harness;
 mod http;
 mod process;
 mod protocol;
+mod statements;

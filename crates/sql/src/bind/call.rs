@@ -257,7 +257,17 @@ impl Binder<'_> {
         let args = self.name_sequence(function.oid, args, at)?;
         let display = Display::Function(function.name.to_string());
         let call = Expr::new(ExprKind::Call { function: function.oid, display, args }, Type::of(returns));
-        if function.returns_set { self.set_in_expression(call, at) } else { Ok(call) }
+        if !function.returns_set {
+            return Ok(call);
+        }
+        let in_step = match (&call.kind, &mut self.scope().lockstep) {
+            (ExprKind::Call { args, .. }, Some(lockstep)) => lockstep.add(function.oid, args),
+            _ => None,
+        };
+        match in_step.filter(|_| self.place == Place::Target) {
+            Some(expr) => Ok(expr),
+            None => self.set_in_expression(call, at),
+        }
     }
 
     /// A sequence's name stays a name, and must be one.
@@ -287,7 +297,7 @@ impl Binder<'_> {
             let message = format!("set-returning functions are not allowed in {}", self.place.says());
             return self.fail("0A000", message, at);
         }
-        if self.scope().set_function.is_some() {
+        if self.scope().set_function.is_some() || self.scope().lockstep.is_some() {
             return self.refuse("more than one set-returning function among the targets", at);
         }
         let mut nested = false;

@@ -142,9 +142,17 @@ impl Binder<'_> {
 
     fn within(&mut self, subject: &Expr, low: &Expr, high: &Expr, negated: bool, at: i32) -> Result<Expr> {
         let (from, to) = if negated { ("<", ">") } else { (">=", "<=") };
-        let lower = self.operator(from, Some(subject.clone()), low.clone(), at)?;
-        let upper = self.operator(to, Some(subject.clone()), high.clone(), at)?;
+        let lower = self.operator(from, Some(self.decided(subject)), self.decided(low), at)?;
+        let upper = self.operator(to, Some(self.decided(subject)), self.decided(high), at)?;
         Ok(if negated { or(vec![lower, upper]) } else { and(vec![lower, upper]) })
+    }
+
+    /// A copy, with the type that a parameter has been given meanwhile.
+    fn decided(&self, expr: &Expr) -> Expr {
+        match expr.kind {
+            ExprKind::Param(at) => Expr::new(ExprKind::Param(at), self.params[at]),
+            _ => expr.clone(),
+        }
     }
 
     /// `x IN (a, b)`.

@@ -15,41 +15,51 @@ use pg_raw_parse::{ConstValue, Node};
 /// Columns that PostgreSQL has in every table, and Isles has not.
 const SYSTEM_COLUMNS: [&str; 6] = ["ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 
+/// How far to look for the beginning of an expression: it may be deeper than the stack, and need not be bound yet.
+const MAX_LOOKS: usize = 256;
+
 /// Where an expression begins, as far as its node says.
 pub(super) fn location(node: Node<'_>) -> i32 {
+    let (mut node, mut found) = (node, -1);
+    for _ in 0..MAX_LOOKS {
+        let (own, leftmost) = own_location(node);
+        if own >= 0 && (found < 0 || own < found) {
+            found = own;
+        }
+        match leftmost {
+            Some(next) => node = next,
+            None => break,
+        }
+    }
+    found
+}
+
+/// A node's own location, and the node that may stand before it.
+fn own_location(node: Node<'_>) -> (i32, Option<Node<'_>>) {
     match node {
-        Node::ColumnRef(n) => n.location,
-        Node::A_Const(n) => n.location,
-        Node::ParamRef(n) => n.location,
-        Node::FuncCall(n) => n.location,
-        Node::A_Expr(n) => match location(n.lexpr()) {
-            -1 => n.location,
-            left => left.min(n.location),
-        },
-        Node::TypeCast(n) => match location(n.arg()) {
-            -1 => n.location,
-            arg if n.location < 0 => arg,
-            arg => arg.min(n.location),
-        },
-        Node::BoolExpr(n) => n.args().first().map_or(n.location, location),
-        Node::CaseExpr(n) => n.location,
-        Node::CoalesceExpr(n) => n.location,
-        Node::MinMaxExpr(n) => n.location,
-        Node::SubLink(n) => match location(n.testexpr()) {
-            -1 => n.location,
-            test => test,
-        },
-        Node::A_ArrayExpr(n) => n.location,
-        Node::RowExpr(n) => n.location,
-        Node::SQLValueFunction(n) => n.location,
-        Node::NullTest(n) => location(n.arg()),
-        Node::BooleanTest(n) => location(n.arg()),
-        Node::A_Indirection(n) => location(n.arg()),
-        Node::CollateClause(n) => location(n.arg()),
-        Node::SetToDefault(n) => n.location,
-        Node::GroupingFunc(n) => n.location,
-        Node::NamedArgExpr(n) => n.location,
-        _ => -1,
+        Node::ColumnRef(n) => (n.location, None),
+        Node::A_Const(n) => (n.location, None),
+        Node::ParamRef(n) => (n.location, None),
+        Node::FuncCall(n) => (n.location, None),
+        Node::A_Expr(n) => (n.location, Some(n.lexpr())),
+        Node::TypeCast(n) => (n.location, Some(n.arg())),
+        Node::BoolExpr(n) => (n.location, n.args().first()),
+        Node::CaseExpr(n) => (n.location, None),
+        Node::CoalesceExpr(n) => (n.location, None),
+        Node::MinMaxExpr(n) => (n.location, None),
+        Node::SubLink(n) => (n.location, Some(n.testexpr())),
+        Node::A_ArrayExpr(n) => (n.location, None),
+        Node::RowExpr(n) => (n.location, None),
+        Node::SQLValueFunction(n) => (n.location, None),
+        Node::NullTest(n) => (-1, Some(n.arg())),
+        Node::BooleanTest(n) => (-1, Some(n.arg())),
+        Node::A_Indirection(n) => (-1, Some(n.arg())),
+        Node::CollateClause(n) => (-1, Some(n.arg())),
+        Node::SetToDefault(n) => (n.location, None),
+        Node::GroupingFunc(n) => (n.location, None),
+        Node::NamedArgExpr(n) => (n.location, None),
+        Node::RangeVar(n) => (n.location, None),
+        _ => (-1, None),
     }
 }
 
@@ -130,7 +140,9 @@ impl Binder<'_> {
         match fields.as_slice() {
             [Some(name)] => self.bare_column(name, at),
             [Some(table), Some(name)] => {
-                self.refuse_system_column(name, at)?;
+                if *name != "tableoid" {
+                    self.refuse_system_column(name, at)?;
+                }
                 self.qualified_column(None, table, name, at)
             }
             [Some(schema), Some(table), Some(name)] => self.qualified_column(Some(schema), table, name, at),
@@ -138,6 +150,11 @@ impl Binder<'_> {
                 self.qualified_column(Some(schema), table, name, at)
             }
             [.., None] => self.refuse("a whole row in an expression", at),
+            [_, _, _, _, _, ..] => {
+                let names: Vec<&str> = fields.iter().map(|field| field.unwrap_or("*")).collect();
+                let message = format!("improper qualified name (too many dotted names): {}", names.join("."));
+                self.fail("42601", message, at)
+            }
             _ => self.refuse("a reference to another database", at),
         }
     }
@@ -236,6 +253,11 @@ impl Binder<'_> {
 
     fn null_test(&mut self, test: &nodes::NullTest) -> Result<Expr> {
         let arg = self.expr(test.arg())?;
+        // The test asks for no type, so it decides none.
+        if let (ExprKind::Param(at), types::UNKNOWN) = (&arg.kind, arg.ty.oid) {
+            let message = format!("could not determine data type of parameter ${}", at + 1);
+            return self.fail("42P18", message, location(test.arg()));
+        }
         let arg = self.resolve_unknown(arg)?;
         let negated = test.nulltesttype == NullTestType::IS_NOT_NULL;
         match arg.kind {

@@ -108,6 +108,12 @@ impl Binder<'_> {
         entry.uses += 1;
         let entry = entry.clone();
         let Some(columns) = entry.columns else {
+            if !entry.readable {
+                let message = format!(
+                    "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
+                );
+                return self.fail("42P19", message, var.location);
+            }
             let message =
                 format!("recursive reference to query \"{name}\" must not appear within its non-recursive term");
             return self.fail("42P19", message, var.location);
@@ -145,7 +151,15 @@ impl Binder<'_> {
             }
             None => {
                 let full = var.schemaname().map_or_else(|| name.to_string(), |schema| format!("{schema}.{name}"));
-                self.fail("42P01", format!("relation \"{full}\" does not exist"), var.location)
+                let mut error = SqlError::new("42P01", format!("relation \"{full}\" does not exist"));
+                if self.later_ctes.iter().any(|later| *later == full) {
+                    let detail = format!(
+                        "There is a WITH item named \"{name}\", but it cannot be referenced from this part of the query."
+                    );
+                    let hint = "Use WITH RECURSIVE, or re-order the WITH items to remove forward references.";
+                    error = error.with_detail(detail).with_hint(hint);
+                }
+                Err(self.at(error, var.location))
             }
         }
     }
@@ -302,7 +316,10 @@ impl Binder<'_> {
             && call.args().len() > 1
             && super::call::function_name(call).is_ok_and(|name| name == "unnest")
         {
-            return self.refuse("unnest of several arrays", call.location);
+            let before = std::mem::replace(&mut self.scope().lateral, true);
+            let found = self.placed(Place::FromFunction, |binder| binder.unnest_many(range, call));
+            self.scope().lateral = before;
+            return found;
         }
         let before = std::mem::replace(&mut self.scope().lateral, true);
         let call = self.placed(Place::FromFunction, |binder| binder.call_in_from(node));
@@ -553,7 +570,7 @@ fn visible_columns(items: &[Item]) -> impl Iterator<Item = &ItemColumn> {
     items.iter().filter(|item| item.by_column).flat_map(|item| &item.columns)
 }
 
-fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
+pub(super) fn rename(columns: &mut [ItemColumn], alias: &nodes::Alias) -> Result<()> {
     let names: Vec<&str> = alias.colnames().iter().filter_map(Node::as_str).collect();
     if names.len() > columns.len() {
         let table = alias.aliasname().unwrap_or_default();

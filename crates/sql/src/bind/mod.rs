@@ -9,7 +9,7 @@
 //!   * `resolve`  which function or operator a name and its arguments mean
 //!   * `scope`    what names can be seen from where
 //!   * `expr`     expressions; `call` functions, aggregates and windows; `compare` rows, lists and subqueries
-//!   * `from`     FROM clauses; `query` SELECT, VALUES and set operations; `group` what grouping allows
+//!   * `from`     FROM clauses; `lockstep` several arrays taken apart at once; `query` SELECT, VALUES and set operations; `group` what grouping allows
 //!   * `write`    INSERT, UPDATE, DELETE
 //!   * `ddl`, `utility` everything else
 //!
@@ -32,6 +32,7 @@ mod expressions;
 mod from;
 mod group;
 mod input;
+mod lockstep;
 mod names;
 mod query;
 mod resolve;
@@ -54,6 +55,7 @@ use isles_kernel::schema::Schema;
 use pg_raw_parse::{Node, nodes};
 use scope::{CteEntry, Place, Scope};
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 pub(crate) type Result<T> = std::result::Result<T, SqlError>;
@@ -173,6 +175,8 @@ pub(crate) struct Binder<'a> {
     next_cte: u32,
     scopes: Vec<Scope>,
     ctes: Vec<CteEntry>,
+    /// Common table expressions that are not defined yet, for a hint.
+    later_ctes: Vec<String>,
     place: Place,
     depth: usize,
     views: usize,
@@ -192,6 +196,7 @@ impl<'a> Binder<'a> {
             next_cte: 0,
             scopes: Vec::new(),
             ctes: Vec::new(),
+            later_ctes: Vec::new(),
             place: Place::None,
             depth: 0,
             views: 0,
@@ -286,7 +291,23 @@ impl<'a> Binder<'a> {
 
 /// What a node is called in a refusal: the name of its kind, in words.
 fn unsupported_node(node: Node<'_>) -> SqlError {
-    let debug = format!("{node:?}");
-    let name = debug.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("this construct");
-    SqlError::unsupported(format!("{name} is not supported"))
+    let mut name = FirstWord(String::new());
+    // Printing ends at the first word: the whole node may be deeper than the stack.
+    let _ = write!(name, "{node:?}");
+    SqlError::unsupported(format!("{} is not supported", name.0))
+}
+
+/// Takes in one word and refuses the rest.
+struct FirstWord(String);
+
+impl std::fmt::Write for FirstWord {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for c in text.chars() {
+            if !c.is_alphanumeric() && c != '_' {
+                return Err(std::fmt::Error);
+            }
+            self.0.push(c);
+        }
+        Ok(())
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::expr::location;
 use super::from::plain_query;
+use super::lockstep::Lockstep;
 use super::scope::{CteEntry, Place};
 use super::walk::{self, Go};
 use super::{Binder, MAX_DEPTH, Result, group, names, resolve};
@@ -99,6 +100,14 @@ impl Binder<'_> {
 
     pub(super) fn with_clause(&mut self, with: Option<&nodes::WithClause>) -> Result<Vec<Cte>> {
         let Some(with) = with else { return Ok(Vec::new()) };
+        let names = with.ctes().iter().filter_map(|cte| cte.ctename()).map(str::to_string).collect();
+        let before = std::mem::replace(&mut self.later_ctes, names);
+        let bound = self.with_items(with);
+        self.later_ctes = before;
+        bound
+    }
+
+    fn with_items(&mut self, with: &nodes::WithClause) -> Result<Vec<Cte>> {
         let mut bound: Vec<Cte> = Vec::new();
         for cte in with.ctes().iter() {
             let name = cte.ctename().unwrap_or_default();
@@ -117,6 +126,7 @@ impl Binder<'_> {
                 uses: 0,
                 readable: !matches!(&cte.body, CteBody::Write(statement) if returning(statement).is_none()),
             });
+            self.later_ctes.retain(|name| *name != cte.name);
             bound.push(cte);
         }
         Ok(bound)
@@ -131,7 +141,14 @@ impl Binder<'_> {
                 self.recursive_cte(cte, select, id, &name)?
             }
             Node::SelectStmt(select) => {
-                let query = self.subquery(select)?;
+                let mark = self.ctes.len();
+                if recursive {
+                    let entry = CteEntry { name: name.clone(), id, columns: None, uses: 0, readable: false };
+                    self.ctes.push(entry);
+                }
+                let query = self.subquery(select);
+                self.ctes.truncate(mark);
+                let query = query?;
                 let fields = query.columns.clone();
                 (CteBody::Query(Box::new(query)), fields)
             }
@@ -504,11 +521,12 @@ impl Binder<'_> {
         if group_by == GroupBy::None && (having.is_some() || self.scope().aggregates) {
             group_by = GroupBy::Keys(Vec::new());
         }
-        if let Some(function) = self.scope().set_function.take() {
+        let in_step = self.scope().lockstep.take().map(Lockstep::finish);
+        if let Some(function) = self.scope().set_function.take().map(From::Function).or(in_step) {
             if group_by != GroupBy::None || self.scope().windows || distinct != Distinct::No {
                 return self.refuse("a set-returning function among the targets of a grouped query", -1);
             }
-            from.push(From::Function(function));
+            from.push(function);
         }
         let columns = targets[..visible].iter().map(|t| Field { name: t.name.clone(), ty: t.expr.ty }).collect();
         let targets: Vec<Expr> = targets.into_iter().map(|target| target.expr).collect();
@@ -539,6 +557,12 @@ impl Binder<'_> {
     pub(super) fn targets(&mut self, list: &CastNodeList<nodes::ResTarget>, place: Place) -> Result<Vec<Target>> {
         let mut targets = Vec::new();
         self.scope().set_function = None;
+        self.scope().lockstep = None;
+        if place == Place::Target && super::lockstep::is_wanted(list) {
+            let rel = self.new_rel();
+            self.scope().rels.push(rel);
+            self.scope().lockstep = Some(Lockstep::new(rel));
+        }
         for target in list.iter() {
             self.target(target, place, &mut targets)?;
         }

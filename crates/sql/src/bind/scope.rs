@@ -5,8 +5,10 @@
 //! (`t.x`), by its columns' names (`x`), or both; the tables of a join are seen by name and the join by its columns.
 
 use super::{Binder, Result};
-use crate::tree::{CteId, Expr, ExprKind, Field, RelId};
+use crate::tree::{CastHow, CteId, Expr, ExprKind, Field, RelId, RelationSource};
+use crate::types;
 use isles_kernel::error::SqlError;
+use isles_kernel::value::Value;
 
 /// One query's names.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(super) struct Scope {
     pub saw_grouping: bool,
     /// The one set-returning function among the targets.
     pub set_function: Option<crate::tree::FunctionRef>,
+    /// Or those that take arrays apart in step.
+    pub lockstep: Option<super::lockstep::Lockstep>,
 }
 
 #[derive(Debug, Clone)]
@@ -80,7 +84,7 @@ pub(super) struct CteEntry {
     pub columns: Option<Vec<Field>>,
     /// Whether uses are counted: how often a recursive one named itself.
     pub uses: usize,
-    /// A data-modifying one without RETURNING has no rows to name.
+    /// False for a data-modifying one without RETURNING, which has no rows, and for one that cannot be recursive.
     pub readable: bool,
 }
 
@@ -246,8 +250,26 @@ impl Binder<'_> {
         match (found.next(), found.next()) {
             (Some(column), None) => Ok(column.expr.clone()),
             (Some(_), Some(_)) => self.fail("42702", format!("column reference \"{name}\" is ambiguous"), location),
+            (None, _) if name == "tableoid" => self.table_oid(&item, location),
             (None, _) => Err(self.missing_column(Some(table), name, location)),
         }
+    }
+
+    /// The number of a system relation itself: rows of `pg_description` refer to it.
+    fn table_oid(&self, item: &Item, location: i32) -> Result<Expr> {
+        let rel = item.columns.first().and_then(|column| match column.expr.kind {
+            ExprKind::Column { rel, .. } => Some(rel),
+            _ => None,
+        });
+        let tables = self.scopes.iter().flat_map(|scope| &scope.tables);
+        let relation = tables.into_iter().find(|(known, _)| Some(*known) == rel).map(|(_, relation)| relation);
+        let Some(relation) = relation.filter(|relation| relation.source == RelationSource::System) else {
+            return self.refuse("system column \"tableoid\"", location);
+        };
+        let name = Value::Text(format!("{}.{}", relation.schema, relation.name));
+        let name = Box::new(Expr::new(ExprKind::Const(name), types::TEXT));
+        let class = Expr::new(ExprKind::Cast { arg: name, how: CastHow::InOut }, types::REGCLASS);
+        Ok(Expr::new(ExprKind::Cast { arg: Box::new(class), how: CastHow::Relabel }, types::OID))
     }
 
     /// `errorMissingRTE`: the table may be there under another name, or out of reach.

@@ -389,10 +389,10 @@ impl Binder<'_> {
         for target in list.iter() {
             let name = target.name().unwrap_or_default();
             let at = target.location;
+            let column = self.column_of(table, name, at)?;
             if !target.indirection().is_empty() {
                 return self.refuse("assigning to a part of a column", at);
             }
-            let column = self.column_of(table, name, at)?;
             if bound.iter().any(|known| known.column == column) {
                 return self.fail("42601", format!("multiple assignments to same column \"{name}\""), at);
             }

@@ -372,6 +372,13 @@ impl Visitor for Ties {
     }
 }
 
+/// Whether an expression asks something that is, or will be, in the stage alone.
+fn is_tied(expr: &Expr) -> bool {
+    let mut ties = Ties::default();
+    ties.expr(expr);
+    ties.staged || !ties.used.is_subset(&ties.defined)
+}
+
 fn is_free(query: &Query) -> bool {
     matches!(Places::of_query(query).top(query), Place::Free)
 }
@@ -447,7 +454,7 @@ fn take_parts(from: &[From], parts: &mut Vec<Expr>) -> Vec<Expr> {
     let rels = offered_by(from);
     let about = |part: &Expr| {
         let of = relations_of(part);
-        !of.is_empty() && of.is_subset(&rels) && !is_volatile(part)
+        !of.is_empty() && of.is_subset(&rels) && !is_volatile(part) && !is_tied(part)
     };
     let (about, mut kept): (Vec<Expr>, Vec<Expr>) = std::mem::take(parts).into_iter().partition(about);
     let (asking, mut taken): (Vec<Expr>, Vec<Expr>) = about.into_iter().partition(has_subquery);

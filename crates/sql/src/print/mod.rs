@@ -21,8 +21,6 @@ mod native;
 mod postgres;
 mod settings;
 mod sqlite;
-#[cfg(test)]
-mod tests;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};

@@ -35,7 +35,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::{DATES, TIMESTAMPS, Value};
 use tokens::Fault;
 
-pub(crate) use output::{text_of, write_text};
+pub(crate) use output::{text_of, write_rounded};
 
 /// Longer names are cut, as PostgreSQL cuts them.
 const MAX_NAME_BYTES: usize = 63;

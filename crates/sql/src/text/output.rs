@@ -23,7 +23,7 @@ pub(crate) fn text_of(value: &Value, ty: Oid, settings: &Settings) -> String {
     out
 }
 
-pub(crate) fn write_text(out: &mut String, value: &Value, ty: Oid, settings: &Settings) {
+fn write_text(out: &mut String, value: &Value, ty: Oid, settings: &Settings) {
     match value {
         Value::Int(n) => {
             let _ = write!(out, "{n}");

@@ -25,7 +25,8 @@ const FILES: [(&str, &str); 6] = [
 /// The statements of a file. Relations that it names by `{name}` are given some number.
 fn statements(text: &str) -> Vec<Arc<str>> {
     const RELATIONS: [&str; 7] = ["users", "orders", "plans", "rich", "tickets", "users_email", "plans_id_seq"];
-    let number = |text: String, (at, name): (usize, &&str)| text.replace(&format!("{{{name}}}"), &(20_000 + at).to_string());
+    let number =
+        |text: String, (at, name): (usize, &&str)| text.replace(&format!("{{{name}}}"), &(20_000 + at).to_string());
     parse::split(&RELATIONS.iter().enumerate().fold(text.to_string(), number)).expect("statements")
 }
 
@@ -70,16 +71,23 @@ fn zz_report() {
         for statement in statements(text) {
             total += 1;
             if let Err(error) = follow(&statement) {
-                count.entry(error).or_default().push(format!("{name}: {}", statement.chars().take(3000).collect::<String>()));
+                count
+                    .entry(error)
+                    .or_default()
+                    .push(format!("{name}: {}", statement.chars().take(3000).collect::<String>()));
             }
         }
     }
     let mut all: Vec<_> = count.into_iter().collect();
     all.sort_by_key(|(_, v)| usize::MAX - v.len());
     println!("total {total} failed {}", all.iter().map(|(_, v)| v.len()).sum::<usize>());
-    for (error, v) in &all { println!("{:4} {error}", v.len()); }
+    for (error, v) in &all {
+        println!("{:4} {error}", v.len());
+    }
     println!("=====");
-    for (error, v) in &all { println!("#### {error}\n{}\n", v[0]); }
+    for (error, v) in &all {
+        println!("#### {error}\n{}\n", v[0]);
+    }
 }
 
 #[test]
@@ -89,7 +97,9 @@ fn every_system_relation_that_is_asked_for_is_defined() {
     for (_, text) in FILES {
         for before in ["FROM ", "JOIN ", "from ", "join "] {
             let names = text.match_indices(before).map(|(at, _)| text[at + before.len()..].split(word).next());
-            let system = |name: &&str| name.starts_with("pg_") && !name.contains("pg_get_") || name.starts_with("information_schema.");
+            let system = |name: &&str| {
+                name.starts_with("pg_") && !name.contains("pg_get_") || name.starts_with("information_schema.")
+            };
             asked.extend(names.flatten().filter(system).map(str::to_string));
         }
     }

@@ -6,7 +6,7 @@ use isles_sql::builtins::format_type;
 use isles_sql::tree::*;
 use std::collections::HashMap;
 
-pub fn statement(statement: &Statement) -> String {
+pub(crate) fn statement(statement: &Statement) -> String {
     let mut sketch = Sketch::default();
     match statement {
         Statement::Query(query) => sketch.query(query),

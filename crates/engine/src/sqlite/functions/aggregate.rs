@@ -75,7 +75,7 @@ impl State {
     }
 
     fn add(&mut self, host: &super::Host, values: &[Value]) -> Result<()> {
-        self.fold.add(&mut bridge::Session::new(host, &self.settings), values)
+        self.fold.add(&mut bridge::Session::new(host, &self.settings)?, values)
     }
 
     fn is_repeated(&self, values: &[Value]) -> Result<bool> {
@@ -100,13 +100,13 @@ impl State {
     fn value(&mut self, host: &super::Host) -> Result<Value> {
         if self.stale {
             self.fold = bridge::Fold::new(&self.call.callee)?;
-            let mut session = bridge::Session::new(host, &self.settings);
+            let mut session = bridge::Session::new(host, &self.settings)?;
             for values in &self.window {
                 self.fold.add(&mut session, values)?;
             }
             self.stale = false;
         }
-        self.fold.value(&mut bridge::Session::new(host, &self.settings))
+        self.fold.value(&mut bridge::Session::new(host, &self.settings)?)
     }
 }
 

@@ -2,15 +2,21 @@
 
 use super::{Host, Result};
 use crate::error::SqlError;
-use isles_kernel::value::{Numeric, Value};
+use isles_kernel::value::Value;
 use isles_sql::builtins;
 use isles_sql::print::call::{Callee, Op};
+use isles_sql::runtime::{self, Accumulator, Env};
+use isles_sql::text::Settings;
 use isles_sql::tree::CastHow;
-use isles_sql::types::{BPCHAR, Oid, Type};
+use isles_sql::types::{Oid, Type};
 use std::cmp::Ordering;
+use std::sync::{Arc, LazyLock};
 
-/// `unnest(anyarray)`.
-const UNNEST: Oid = Oid(2331);
+/// From 1970 to 2000, where PostgreSQL's timestamps begin.
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// For functions that depend on none.
+static NO_SETTINGS: LazyLock<Arc<Settings>> = LazyLock::new(|| Arc::new(Settings::default()));
 
 /// Whether a function is null where an argument is.
 pub(super) fn is_strict(function: Oid) -> bool {
@@ -19,17 +25,30 @@ pub(super) fn is_strict(function: Oid) -> bool {
 
 /// What a function may know of the session that runs it.
 pub(super) struct Session<'a> {
-    _host: &'a Host,
-    _settings: &'a str,
+    host: &'a Host,
+    settings: Arc<Settings>,
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(host: &'a Host, settings: &'a str) -> Session<'a> {
-        Session { _host: host, _settings: settings }
+    /// `settings` is the text that was bound, or empty.
+    pub(super) fn new(host: &'a Host, settings: &str) -> Result<Session<'a>> {
+        let settings = match settings {
+            "" => NO_SETTINGS.clone(),
+            text => host.settings(text)?,
+        };
+        Ok(Session { host, settings })
     }
 
-    pub(super) fn call(&mut self, function: Oid, _args: &[Value], _types: &[Oid], _result: Type) -> Result<Value> {
-        Err(missing(function))
+    fn with<T>(&mut self, work: impl FnOnce(&mut Env<'_>) -> T) -> T {
+        let env = &self.host.env;
+        let mut clock = || env.now_micros() as i64 - EPOCH_MICROS;
+        let mut random = || env.random();
+        work(&mut Env { settings: &self.settings, clock: &mut clock, random: &mut random })
+    }
+
+    pub(super) fn call(&mut self, function: Oid, args: &[Value], types: &[Oid]) -> Result<Value> {
+        let scalar = runtime::scalar(function).ok_or_else(|| missing(function))?;
+        self.with(|env| (scalar.call)(env, args, types))
     }
 
     /// A comparison, which is unknown where a side is null.
@@ -37,12 +56,11 @@ impl<'a> Session<'a> {
         if left.is_null() || right.is_null() {
             return Ok(Value::Null);
         }
-        let args = [left.clone(), right.clone()];
-        self.call(function, &args, types, Type::of(isles_sql::types::BOOL))
+        self.call(function, &[left.clone(), right.clone()], types)
     }
 
-    pub(super) fn cast(&mut self, _how: CastHow, _value: &Value, from: Oid, to: Type) -> Result<Value> {
-        Err(SqlError::unsupported(format!("cast from type {} to {}", from.0, to.oid.0)))
+    pub(super) fn cast(&mut self, how: CastHow, value: Value, from: Oid, to: Type) -> Result<Value> {
+        self.with(|env| runtime::cast(env, value, Type::of(from), to, how))
     }
 }
 
@@ -55,78 +73,74 @@ fn missing(function: Oid) -> SqlError {
 pub(super) enum Fold {
     /// `ARRAY(SELECT …)`.
     Array(Vec<Value>),
+    Aggregate(Box<dyn Accumulator>),
+    /// `WITHIN GROUP`, whose direct arguments come with the first row.
+    OrderedSet {
+        started: Option<Box<dyn Accumulator>>,
+        function: Oid,
+        types: Vec<Oid>,
+        direct: usize,
+    },
 }
 
 impl Fold {
     pub(super) fn new(callee: &Callee) -> Result<Fold> {
-        match callee.op {
-            Op::ArrayOfRows => Ok(Fold::Array(Vec::new())),
-            Op::Aggregate { function, .. } => Err(missing(function)),
-            _ => Err(SqlError::new("XX000", "a function is not an aggregate")),
-        }
+        let Op::Aggregate { function, how } = callee.op else {
+            return match callee.op {
+                Op::ArrayOfRows => Ok(Fold::Array(Vec::new())),
+                _ => Err(SqlError::new("XX000", "a function is not an aggregate")),
+            };
+        };
+        let aggregate = runtime::aggregate(function).ok_or_else(|| missing(function))?;
+        Ok(match how.direct {
+            None => Fold::Aggregate(aggregate.start(&callee.args, &[])),
+            Some(direct) => {
+                let types = callee.args.get(direct..).unwrap_or_default().to_vec();
+                Fold::OrderedSet { started: None, function, types, direct }
+            }
+        })
     }
 
-    pub(super) fn add(&mut self, _session: &mut Session<'_>, values: &[Value]) -> Result<()> {
+    pub(super) fn add(&mut self, session: &mut Session<'_>, values: &[Value]) -> Result<()> {
         match self {
-            Fold::Array(members) => members.extend(values.first().cloned()),
+            Fold::Array(members) => {
+                members.extend(values.first().cloned());
+                Ok(())
+            }
+            Fold::Aggregate(fold) => session.with(|env| fold.step(env, values)),
+            Fold::OrderedSet { started, function, types, direct } => {
+                let (given, sorted) = values.split_at(values.len().min(*direct));
+                let fold = match started {
+                    Some(fold) => fold,
+                    None => {
+                        let aggregate = runtime::aggregate(*function).ok_or_else(|| missing(*function))?;
+                        started.insert(aggregate.start(types, given))
+                    }
+                };
+                session.with(|env| fold.step(env, sorted))
+            }
         }
-        Ok(())
     }
 
-    pub(super) fn value(&mut self, _session: &mut Session<'_>) -> Result<Value> {
+    pub(super) fn value(&self, session: &mut Session<'_>) -> Result<Value> {
         match self {
             Fold::Array(members) => Ok(Value::Array(members.clone())),
+            Fold::Aggregate(fold) | Fold::OrderedSet { started: Some(fold), .. } => session.with(|env| fold.value(env)),
+            Fold::OrderedSet { started: None, .. } => Ok(Value::Null),
         }
     }
 }
 
-/// Rows of a set-returning function, computed as they are read.
-pub(super) type RowSource = Box<dyn Iterator<Item = Result<Vec<Value>>>>;
+/// Rows of a set-returning function.
+pub(super) type RowSource = std::vec::IntoIter<Vec<Value>>;
 
-pub(super) fn rows(
-    _host: &Host,
-    _settings: &str,
-    function: Oid,
-    mut args: Vec<Value>,
-    _callee: &Callee,
-) -> Result<RowSource> {
-    match (function, args.pop()) {
-        (UNNEST, Some(Value::Array(members))) => Ok(Box::new(members.into_iter().map(|member| Ok(vec![member])))),
-        _ => Err(missing(function)),
-    }
+pub(super) fn rows(host: &Host, settings: &str, function: Oid, args: &[Value], callee: &Callee) -> Result<RowSource> {
+    let rows = runtime::rows(function).ok_or_else(|| missing(function))?;
+    let found = Session::new(host, settings)?.with(|env| (rows.call)(env, args, &callee.args))?;
+    Ok(found.into_iter())
 }
 
 /// The order of two values of a type, neither of them null.
 pub(super) fn order(ty: Oid, left: &Value, right: &Value) -> Result<Ordering> {
-    Ok(match (left, right) {
-        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
-        (Value::Int(a), Value::Int(b)) | (Value::Time(a), Value::Time(b)) => a.cmp(b),
-        (Value::Timestamp(a), Value::Timestamp(b)) | (Value::TimestampTz(a), Value::TimestampTz(b)) => a.cmp(b),
-        (Value::Date(a), Value::Date(b)) => a.cmp(b),
-        // NaN is above all numbers and equal to itself.
-        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan())),
-        (Value::Numeric(a), Value::Numeric(b)) => Numeric::compare(a.as_str(), b.as_str()),
-        (Value::Text(a), Value::Text(b)) if ty == BPCHAR => a.trim_end_matches(' ').cmp(b.trim_end_matches(' ')),
-        (Value::Text(a), Value::Text(b)) => a.cmp(b),
-        (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
-        (Value::Uuid(a), Value::Uuid(b)) => a.cmp(b),
-        (Value::Interval(a), Value::Interval(b)) => a.span().cmp(&b.span()),
-        (Value::Array(a), Value::Array(b)) => return order_arrays(ty, a, b),
-        _ => return Err(SqlError::unsupported(format!("ordering values of type number {}", ty.0))),
-    })
-}
-
-/// Member by member; a null is above all others.
-fn order_arrays(ty: Oid, left: &[Value], right: &[Value]) -> Result<Ordering> {
-    let element = builtins::element_of(ty).unwrap_or(ty);
-    for (a, b) in left.iter().zip(right) {
-        let order = match (a.is_null(), b.is_null()) {
-            (false, false) => order(element, a, b)?,
-            (a, b) => a.cmp(&b),
-        };
-        if order != Ordering::Equal {
-            return Ok(order);
-        }
-    }
-    Ok(left.len().cmp(&right.len()))
+    runtime::compare(left, right, ty)
 }

@@ -28,10 +28,13 @@ use crate::env::Env;
 use crate::error::SqlError;
 use isles_kernel::value::{DataType, Value};
 use isles_sql::print::call::{self, Callee, Op};
+use isles_sql::system::SystemFunctions;
+use isles_sql::text::Settings;
+use isles_sql::tree::CastHow;
 use isles_sql::types::{self, Oid};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ffi};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,12 +47,52 @@ const RAISED: c_int = ffi::SQLITE_ERROR | (0x51 << 8);
 /// What the functions of a connection share. Boxed: SQLite holds its address.
 pub(super) struct Host {
     env: Arc<dyn Env>,
+    /// The functions that need the schema; a stage has them, a shard has not.
+    system: OnceCell<Arc<dyn SystemFunctions>>,
     raised: Cell<Option<SqlError>>,
+    /// The settings that were read last, beside their text: they are found by it alone.
+    settings: RefCell<Option<(String, Arc<Settings>)>>,
 }
 
 impl Host {
     pub(super) fn new(env: Arc<dyn Env>) -> Box<Host> {
-        Box::new(Host { env, raised: Cell::new(None) })
+        Box::new(Host { env, system: OnceCell::new(), raised: Cell::new(None), settings: RefCell::new(None) })
+    }
+
+    /// The settings of a session from the text that was bound. Rows of one statement all have the same.
+    fn settings(&self, text: &str) -> Result<Arc<Settings>> {
+        let mut last = self.settings.borrow_mut();
+        if let Some((known, settings)) = &*last
+            && known == text
+        {
+            return Ok(settings.clone());
+        }
+        let settings = Arc::new(Settings::decode(text)?);
+        *last = Some((text.into(), settings.clone()));
+        Ok(settings)
+    }
+
+    /// Gives the connection the functions that need the schema. Those that it has already stay.
+    pub(super) fn know(&self, system: Arc<dyn SystemFunctions>) {
+        let _ = self.system.set(system);
+    }
+
+    /// A function that needs the schema; none for the others.
+    fn system_call(&self, function: Oid, args: &[Value]) -> Option<Result<Value>> {
+        self.system.get()?.call(function, args)
+    }
+
+    /// A name to the number that a `regclass` or its kin is, and back; none for other conversions.
+    fn system_cast(&self, how: CastHow, value: &Value, from: Oid, to: Oid) -> Option<Result<Value>> {
+        match (how, value) {
+            (CastHow::InOut, Value::Text(text)) => self.system.get()?.read(to, text),
+            (CastHow::InOut, Value::Int(_)) => self.system.get()?.write(from, value),
+            _ => None,
+        }
+    }
+
+    fn system_rows(&self, function: Oid, args: &[Value]) -> Option<Result<Vec<Vec<Value>>>> {
+        self.system.get()?.rows(function, args)
     }
 
     /// The error that ended a statement, if it was one of our functions.

@@ -127,17 +127,20 @@ impl Cursor<'_> {
             return Err(SqlError::new("XX000", "rows were asked of something other than a function"));
         };
         self.rows = match call.arguments(args)? {
-            Some((values, settings)) => Some(bridge::rows(self.host(), settings, function, values, &call.callee)?),
+            Some((values, settings)) => Some(match self.host().system_rows(function, &values) {
+                Some(rows) => rows?.into_iter(),
+                None => bridge::rows(self.host(), settings, function, &values, &call.callee)?,
+            }),
             None => None,
         };
         self.number = 0;
-        self.advance()
+        self.advance();
+        Ok(())
     }
 
-    fn advance(&mut self) -> super::Result<()> {
-        self.row = self.rows.as_mut().and_then(Iterator::next).transpose()?;
+    fn advance(&mut self) {
+        self.row = self.rows.as_mut().and_then(Iterator::next);
         self.number += 1;
-        Ok(())
     }
 }
 
@@ -148,7 +151,8 @@ unsafe impl VTabCursor for Cursor<'_> {
     }
 
     fn next(&mut self) -> rusqlite::Result<()> {
-        guarded(|| self.advance()).map_err(|error| self.raised(error))
+        self.advance();
+        Ok(())
     }
 
     fn eof(&self) -> bool {

@@ -43,12 +43,18 @@ unsafe extern "C" fn forget(call: *mut c_void) {
 }
 
 fn evaluate<'a>(host: &Host, call: &Call, args: impl Iterator<Item = ValueRef<'a>>) -> Result<Value> {
-    let Some((values, settings)) = call.arguments(args)? else { return Ok(Value::Null) };
-    let mut session = bridge::Session::new(host, settings);
+    let Some((mut values, settings)) = call.arguments(args)? else { return Ok(Value::Null) };
+    let mut session = bridge::Session::new(host, settings)?;
     let callee = &call.callee;
     match callee.op {
-        Op::Function(function) => session.call(function, &values, &callee.args, callee.result),
-        Op::Cast(how) => session.cast(how, &values[0], callee.args[0], callee.result),
+        Op::Function(function) => match host.system_call(function, &values) {
+            Some(answer) => answer,
+            None => session.call(function, &values, &callee.args),
+        },
+        Op::Cast(how) => match host.system_cast(how, &values[0], callee.args[0], callee.result.oid) {
+            Some(answer) => answer,
+            None => session.cast(how, values.remove(0), callee.args[0], callee.result),
+        },
         Op::IsDistinct(equal) => {
             let (left, right) = two(&values)?;
             match (left.is_null(), right.is_null()) {

@@ -28,8 +28,8 @@ use super::native::{self, Class};
 use super::{Output, Params, Result, staged_column, unsupported, walk};
 use crate::plan::Fragment;
 use crate::tree::{
-    Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationRef, RelationSource, Select,
-    SetOp, Statement,
+    Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationRef,
+    RelationSource, Select, SetOp, Statement,
 };
 use crate::types::{Oid, Type};
 use isles_kernel::error::SqlError;

@@ -1,21 +1,21 @@
 //! Statements and what is printed of them.
 //!
 //! `golden.txt` has them: a statement (`>`), SQLite's text, PostgreSQL's text, and parameters other than the client's.
-//! `UPDATE_GOLDEN=1 cargo test -p isles-sql print` writes it anew.
+//! `UPDATE_GOLDEN=1 cargo test -p isles-sql --test print` writes it anew.
 
-use super::*;
-use crate::bind::{BindContext, BoundStatement, bind, utility::DefaultKind};
-use crate::parse::parse_one;
-use crate::tree::Statement;
+use isles_kernel::error::SqlError;
 use isles_kernel::names::GroupName;
-use isles_kernel::schema::{Column, Key, Schema, SqlType, Table, TableKind};
+use isles_kernel::schema::{Column, Schema, SqlType, Table, TableKind};
+use isles_kernel::value::{DataType, Element};
+use isles_sql::bind::{BindContext, BoundStatement, bind, utility::DefaultKind};
+use isles_sql::parse::parse_one;
+use isles_sql::plan::{Fragment, ParamSource};
+use isles_sql::print::Dialect;
+use isles_sql::text::Settings;
+use isles_sql::tree::{Returning, Statement};
+use isles_sql::types;
 use std::fmt::Write;
-
-fn table(name: &str, kind: TableKind, columns: Vec<Column>) -> Table {
-    let unique = Key { name: format!("{name}_b_key"), columns: vec!["b".into()], unique: true };
-    let primary_key = vec!["a".into()];
-    Table { name: name.into(), kind, columns, primary_key, keys: vec![unique], foreign_keys: Vec::new() }
-}
+use std::sync::Arc;
 
 fn schema() -> Schema {
     let columns = || {
@@ -27,36 +27,39 @@ fn schema() -> Schema {
             Column::new("f", DataType::Float8),
             Column::new("ok", DataType::Bool),
             Column::new("at", DataType::TimestampTz),
-            Column { sql_type: Some(array), ..Column::new("xs", DataType::Array(isles_kernel::value::Element::Int4)) },
+            Column { sql_type: Some(array), ..Column::new("xs", DataType::Array(Element::Int4)) },
         ]
     };
     let group = GroupName::new("t").expect("a name");
     let hash = TableKind::Hash { group, shard_by: vec!["a".into()], buckets: 8 };
-    let tables = [
-        table("t", hash, columns()),
-        table("u", TableKind::Tenant, columns()),
-        table("r", TableKind::Reference, columns()),
-    ];
-    Schema { tables: tables.into_iter().map(|table| (table.name.clone(), table)).collect(), ..Schema::default() }
+    let tables = [("t", hash), ("u", TableKind::Tenant), ("r", TableKind::Reference)];
+    Schema {
+        tables: tables
+            .map(|(name, kind)| (name.into(), Table::new(name, kind, columns(), &["a"])))
+            .into_iter()
+            .collect(),
+        ..Schema::default()
+    }
 }
 
-fn fragment(sql: &str, schema: &Schema) -> Result<Fragment> {
-    let search_path = vec!["public".to_string()];
+fn fragment(sql: &str, schema: &Schema) -> Result<Fragment, SqlError> {
+    let (search_path, settings) = (vec!["public".to_string()], Settings::default());
     let context = BindContext {
         schema,
         search_path: &search_path,
         database: "isles",
-        time_zone: "UTC",
+        settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
     };
     let bound = bind(&parse_one(sql)?, &context, &[])?;
     let BoundStatement::Rows(statement) = bound.statement else { panic!("{sql} is not about rows") };
+    let columns = |returning: &Option<Returning>| returning.as_ref().map_or(vec![], |found| found.columns.clone());
     let fields = match &*statement {
         Statement::Query(query) => query.columns.clone(),
-        Statement::Insert(insert) => insert.returning.as_ref().map_or(vec![], |returning| returning.columns.clone()),
-        Statement::Update(update) => update.returning.as_ref().map_or(vec![], |returning| returning.columns.clone()),
-        Statement::Delete(delete) => delete.returning.as_ref().map_or(vec![], |returning| returning.columns.clone()),
+        Statement::Insert(insert) => columns(&insert.returning),
+        Statement::Update(update) => columns(&update.returning),
+        Statement::Delete(delete) => columns(&delete.returning),
     };
     Ok(Fragment::new(*statement, fields))
 }
@@ -88,7 +91,7 @@ fn statements_are_printed_as_they_were() {
     let statements = golden.lines().filter_map(|line| line.strip_prefix("> "));
     let printed = statements.map(|sql| shown(sql, &schema)).collect::<Vec<_>>().join("\n");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/print/golden.txt");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/print/golden.txt");
         std::fs::write(path, printed).expect("the file can be written");
         return;
     }

@@ -3,13 +3,15 @@
 //! The files beside this one are statements that psql, SQLAlchemy, Django and drivers were seen to send, each with its
 //! parameters in a comment before it.
 
-use isles_kernel::schema::Schema;
+use isles_kernel::schema::{Column, Schema, SqlType, Table, TableKind, View};
+use isles_kernel::value::DataType;
 use isles_sql::bind::utility::DefaultKind;
 use isles_sql::bind::{self, BindContext, BoundStatement};
 use isles_sql::plan::{self, PlanContext};
 use isles_sql::print::Dialect;
+use isles_sql::text::Settings;
 use isles_sql::types::Oid;
-use isles_sql::{parse, system};
+use isles_sql::{builtins, parse, system};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,14 +44,28 @@ fn every_statement_is_read() {
     }
 }
 
-/// What becomes of a statement: its error, and how far it came.
+fn schema() -> Schema {
+    let column = |name: &str| Column::new(name, DataType::Int8).not_null();
+    let mut schema = Schema::default();
+    for (name, columns) in
+        [("users", vec!["id", "email", "balance"]), ("orders", vec!["id", "user_id"]), ("plans", vec!["id"])]
+    {
+        let columns = columns.into_iter().map(column).collect();
+        schema.tables.insert(name.into(), Table::new(name, TableKind::Global, columns, &["id"]));
+    }
+    let columns = vec![("id".to_string(), SqlType { oid: 20, modifier: -1 })];
+    schema.views.insert("rich".into(), View { name: "rich".into(), sql: "SELECT id FROM users".into(), columns });
+    schema
+}
+
+/// Binds, plans and prints a statement; or says where it ended.
 fn follow(statement: &str) -> Result<(), String> {
     let search_path = ["public".to_string()];
     let context = BindContext {
-        schema: &Schema::default(),
+        schema: &schema(),
         search_path: &search_path,
         database: "shop",
-        settings: &isles_sql::text::Settings::default(),
+        settings: &Settings::default(),
         default_kind: DefaultKind::Hash,
         default_buckets: 64,
     };
@@ -63,31 +79,29 @@ fn follow(statement: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// What is refused, as the error begins. The list only shrinks.
+const REFUSED: &[&str] = &[
+    "bind: more than one set-returning function among the targets",
+    "bind: unnest of several arrays",
+    "bind: system column \"tableoid\"",
+    "bind: function information_schema._pg_expandarray()",
+    "bind: UNLISTEN",
+    "print: values of type int4range",
+];
+
 #[test]
-fn zz_report() {
-    let mut count = std::collections::BTreeMap::<String, Vec<String>>::new();
-    let mut total = 0;
+fn what_clients_ask_is_bound_planned_and_printed_but_for_what_is_listed() {
+    let mut unlisted = Vec::new();
     for (name, text) in FILES {
         for statement in statements(text) {
-            total += 1;
-            if let Err(error) = follow(&statement) {
-                count
-                    .entry(error)
-                    .or_default()
-                    .push(format!("{name}: {}", statement.chars().take(3000).collect::<String>()));
+            if let Err(error) = follow(&statement)
+                && !REFUSED.iter().any(|refused| error.starts_with(refused))
+            {
+                unlisted.push(format!("{name}: {error}\n{statement}"));
             }
         }
     }
-    let mut all: Vec<_> = count.into_iter().collect();
-    all.sort_by_key(|(_, v)| usize::MAX - v.len());
-    println!("total {total} failed {}", all.iter().map(|(_, v)| v.len()).sum::<usize>());
-    for (error, v) in &all {
-        println!("{:4} {error}", v.len());
-    }
-    println!("=====");
-    for (error, v) in &all {
-        println!("#### {error}\n{}\n", v[0]);
-    }
+    assert!(unlisted.is_empty(), "{}", unlisted.join("\n\n"));
 }
 
 #[test]
@@ -97,19 +111,15 @@ fn every_system_relation_that_is_asked_for_is_defined() {
     for (_, text) in FILES {
         for before in ["FROM ", "JOIN ", "from ", "join "] {
             let names = text.match_indices(before).map(|(at, _)| text[at + before.len()..].split(word).next());
-            let system = |name: &&str| {
-                name.starts_with("pg_") && !name.contains("pg_get_") || name.starts_with("information_schema.")
-            };
+            let system = |name: &&str| name.starts_with("pg_") || name.starts_with("information_schema.");
             asked.extend(names.flatten().filter(system).map(str::to_string));
         }
     }
     assert!(asked.len() > 40, "{asked:?}");
-    for name in asked.iter().filter(|name| !FUNCTIONS.contains(&name.as_str())) {
+    for name in &asked {
         let (schema, relation) = name.split_once('.').unwrap_or(("pg_catalog", name));
-        assert!(system::relation(schema, relation).is_some(), "{name}");
+        // A function can stand there, too.
+        let is_function = !builtins::functions_named(relation).is_empty();
+        assert!(is_function || system::relation(schema, relation).is_some(), "{name}");
     }
 }
-
-/// What is asked for as a relation and is a function.
-const FUNCTIONS: [&str; 3] =
-    ["pg_catalog.generate_series", "pg_catalog.pg_get_keywords", "pg_catalog.pg_options_to_table"];

@@ -8,7 +8,7 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-56  A name that is no role gets a verifier too, always the same one and never a right one, so that the
-//!           exchange does not tell who exists. A verifier below 4,096 iterations is refused; new ones have 15,000.
+//!     exchange does not tell who exists. A verifier below 4,096 iterations is refused; new ones have 15,000.
 
 use crate::catalog::{Catalog, CatalogError, Condition, Key, Transaction};
 use base64::Engine;

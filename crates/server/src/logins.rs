@@ -5,7 +5,7 @@
 //! Invariants (docs/invariants.md):
 //!   * I-56  Whoever has no role is led through the same steps as those who have one.
 //!   * I-58  Failed logins are limited for each address and each name. Beyond the limit a login runs as always and
-//!           fails as with a wrong password, even with the right one: the limit is not to be seen.
+//!     fails as with a wrong password, even with the right one: the limit is not to be seen.
 
 use isles_cluster::catalog::Catalog;
 use isles_cluster::roles::{self, PASSWORD_BYTES_MAX, Role, StrangerSecret, Verifier};

@@ -2,7 +2,7 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-57  A key works for its own session only. It is random, of 4 bytes for protocol 3.0 and 32 from 3.2 on, is
-//!           compared in constant time, and whoever sends one learns nothing of what became of it.
+//!     compared in constant time, and whoever sends one learns nothing of what became of it.
 
 use bytes::Bytes;
 use isles_cluster::roles;

@@ -14,9 +14,9 @@
 //! Invariants (docs/invariants.md):
 //!   * I-45  Statements, portals and what they hold are bounded; beyond, a statement is refused with 54000.
 //!   * I-55  Each message has one answer in each state. A client that vanishes, at any byte, ends its session, and its
-//!           transaction is rolled back; what it runs is cancelled.
+//!     transaction is rolled back; what it runs is cancelled.
 //!   * I-65  Rows are fetched in batches, and the next batch waits until the last one has left: a client that does not
-//!           read makes nobody's memory grow.
+//!     read makes nobody's memory grow.
 
 use super::cancel::Registration;
 use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode};
@@ -94,7 +94,7 @@ enum State {
 
 /// A copy that the client sends.
 struct Copying {
-    copy: CopyIn,
+    copy: Box<CopyIn>,
     sql: Arc<str>,
     began: Instant,
     then: Then,
@@ -137,7 +137,7 @@ enum Ran {
     Complete(String),
     Empty,
     Suspended(Rows),
-    CopyIn(CopyIn),
+    CopyIn(Box<CopyIn>),
     Failed(SqlError),
 }
 
@@ -765,7 +765,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             Ok(Answer::Empty) => Ran::Empty,
             Ok(Answer::CopyIn(copy)) => {
                 self.wire.replies.copy_in(copy.format, copy.columns);
-                return Ok(Ran::CopyIn(copy));
+                return Ok(Ran::CopyIn(Box::new(copy)));
             }
             Ok(Answer::CopyOut(copy)) => return self.copy_out(copy).await,
             // Rows are sent by the callers, who know the formats.

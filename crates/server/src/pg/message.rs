@@ -4,8 +4,8 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-55  Any bytes: a message or an error, and no panic. A length is believed only within the limit of its kind,
-//!           and memory grows with the bytes that have come, not with the length that was claimed. A message is read
-//!           within its own frame and to the end of it, so no two readers can disagree where the next one begins.
+//!     and memory grows with the bytes that have come, not with the length that was claimed. A message is read
+//!     within its own frame and to the end of it, so no two readers can disagree where the next one begins.
 //!
 //! The crate `pgwire` has readers too. They take numbers from the buffer without asking whether they are there, which
 //! panics, do not stop at the end of the frame, and replace what is not UTF-8.

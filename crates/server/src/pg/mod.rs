@@ -13,7 +13,7 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-65  Connections are bounded twice: those that have not said who they are, and sessions. Beyond either, the
-//!           answer is 53300 at once. Some places are kept for administrators.
+//!     answer is 53300 at once. Some places are kept for administrators.
 
 pub(crate) mod cancel;
 pub(crate) mod conversation;

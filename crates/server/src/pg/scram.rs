@@ -4,7 +4,7 @@
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-56  A name without a role goes through the same steps with a verifier of its own; the only difference is that
-//!           no proof fits. A client that could have bound the channel and says that we cannot is refused.
+//!     no proof fits. A client that could have bound the channel and says that we cannot is refused.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

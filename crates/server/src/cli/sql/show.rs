@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_caret_under_the_place() {
-        assert_eq!(mark("select\n \u{e4}, x y", 12), ["LINE 2:  \u{e4}, x y", "             ^"]);
+        assert_eq!(mark("select\n \u{e4}, x y", 12), ["LINE 2:  \u{e4}, x y", "            ^"]);
         assert_eq!(mark("abc", 4), ["LINE 1: abc", "           ^"]);
         assert!(mark("abc", 40).is_empty());
     }

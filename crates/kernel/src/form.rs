@@ -47,11 +47,19 @@ where
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
         if is_strictly_inside(&digits, exponent, &is_same) || precision == 16 {
-            return (digits, exponent.parse().unwrap_or(0));
+            return nearest(&x, digits.len(), exponent.parse().unwrap_or(0));
         }
         text = format!("{x:.width$e}", width = digits.len().max(precision));
     }
     (String::from("0"), 0)
+}
+
+/// So many digits of a float: of two decimals that are equally near, the even one.
+fn nearest<T: std::fmt::LowerExp>(x: &T, count: usize, exponent: i32) -> (String, i32) {
+    let text = format!("{x:.width$e}", width = count - 1);
+    let (mantissa, rounded) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = mantissa.chars().filter(char::is_ascii_digit).collect();
+    (digits, rounded.parse().unwrap_or(exponent))
 }
 
 /// Whether the decimal's neighbours, a little above and a little below, are the same float too.
@@ -209,7 +217,7 @@ pub fn array_text(members: &[Value]) -> String {
 }
 
 fn write_array(out: &mut String, members: &[Value]) {
-    write_members(out, members, |out, member| write(out, member));
+    write_members(out, members, write);
 }
 
 /// An array of members, each written by `write` and quoted where PostgreSQL quotes it.
@@ -363,6 +371,7 @@ mod tests {
             (9_007_199_254_740_993.0, "9.007199254740992e+15"),
             (-0.0, "-0"),
             (2e22, "2e+22"),
+            (1e15 + 2.25, "1.0000000000000022e+15"),
             (0.1, "0.1"),
             (1234.5, "1234.5"),
             (f64::NAN, "NaN"),

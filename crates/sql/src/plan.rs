@@ -92,6 +92,7 @@ impl Node {
 
 /// How a statement that reads or writes rows is carried out.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a statement has one plan, which is kept behind a pointer")]
 pub enum Plan {
     Query(QueryPlan),
     Insert(InsertPlan),

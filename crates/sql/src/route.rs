@@ -231,10 +231,11 @@ impl Facts {
 
     /// The shard keys that a row can have whose shard key is in `columns`. None for any.
     pub(crate) fn keys(&self, columns: &[ColumnRef]) -> Option<Vec<KeyExprs>> {
-        if let ([column], None) = (columns, columns.first().and_then(|c| self.value_in(*c))) {
-            if let OneOf::Elements(array) = self.list_in(*column)? {
-                return Some(vec![KeyExprs::Elements(array.clone())]);
-            }
+        if let [column] = columns
+            && self.value_in(*column).is_none()
+            && let Some(OneOf::Elements(array)) = self.list_in(*column)
+        {
+            return Some(vec![KeyExprs::Elements(array.clone())]);
         }
         let lists: Vec<Vec<Expr>> = columns.iter().map(|c| self.possible(*c)).collect::<Option<_>>()?;
         let count = lists.iter().try_fold(1usize, |n, list| n.checked_mul(list.len()))?;

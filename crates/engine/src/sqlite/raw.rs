@@ -19,6 +19,7 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
 use isles_kernel::interval::Interval;
+use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Numeric, Value};
 use isles_sql::system::SystemFunctions;
 use rusqlite::config::DbConfig;
@@ -29,8 +30,8 @@ use rusqlite::{Connection, OpenFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Statements kept prepared by each connection. An application has a few dozen shapes; each costs a few KiB.
@@ -180,6 +181,14 @@ enum Origin {
 }
 
 /// A connection. Fields are dropped in order: statements before the connection they belong to.
+/// A table that a statement writes to, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Write {
+    Insert(String),
+    Update(String),
+    Delete(String),
+}
+
 pub(super) struct Db {
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
@@ -193,6 +202,10 @@ pub(super) struct Db {
     /// Pages in the WAL after the last commit; boxed, SQLite holds its address.
     wal_pages: Box<c_int>,
     foreign: Arc<AtomicBool>,
+    /// Where the authorizer notes what a statement writes to, while somebody asks.
+    writes: Arc<Mutex<Option<Vec<Write>>>>,
+    /// The tables as the writer knows them, to name what a statement has broken.
+    pub(super) schema: Option<Arc<Schema>>,
     connection: Connection,
     /// What our functions in SQLite use; it outlives the connection.
     host: Box<Host>,
@@ -238,6 +251,8 @@ impl Db {
             kept: None,
             wal_pages: Box::new(0),
             foreign: Arc::new(AtomicBool::new(false)),
+            writes: Arc::default(),
+            schema: None,
             connection,
             host,
         }
@@ -298,8 +313,9 @@ impl Db {
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
         functions::install(connection, &self.host)?;
-        let foreign = self.foreign.clone();
+        let (foreign, writes) = (self.foreign.clone(), self.writes.clone());
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
+            note_write(&writes, &context);
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
         }))?;
         self.install_callbacks();
@@ -418,14 +434,14 @@ impl Db {
             cached.last_used = self.uses;
             let outcome = run_prepared(handle, &cached.statement, statement, limits);
             cached.statement.reset();
-            return outcome.map_err(|error| self.explain(error));
+            return outcome.map_err(|error| self.explain_statement(error, &statement.sql));
         }
         let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
         let outcome = run_prepared(handle, &prepared, statement, limits);
         prepared.reset();
         self.evict();
         self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: self.uses });
-        outcome.map_err(|error| self.explain(error))
+        outcome.map_err(|error| self.explain_statement(error, &statement.sql))
     }
 
     /// Runs one of the engine's own statements; `sql` is a constant, so it stays prepared for ever.
@@ -572,6 +588,28 @@ impl Db {
             ffi::sqlite3_db_status(self.handle(), ffi::SQLITE_DBSTATUS_DEFERRED_FKS, &mut now, &mut high, 0);
         }
         now != 0
+    }
+
+    /// The error, with the name of what the statement has broken.
+    fn explain_statement(&mut self, trouble: impl Into<Trouble>, sql: &str) -> ShardError {
+        match (self.explain(trouble), self.schema.clone()) {
+            (ShardError::Statement(error), Some(schema)) => {
+                ShardError::Statement(super::explain::named(error, &schema, || self.writes_of(sql)))
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// What a statement writes to: it is compiled once more, and SQLite asks for leave of each table.
+    fn writes_of(&mut self, sql: &str) -> Vec<Write> {
+        let seen = |writes: &Mutex<Option<Vec<Write>>>, next| {
+            std::mem::replace(&mut *writes.lock().unwrap_or_else(PoisonError::into_inner), next)
+        };
+        seen(&self.writes, Some(Vec::new()));
+        let compiled = self.prepare(sql, Origin::Foreign);
+        let writes = seen(&self.writes, None).unwrap_or_default();
+        drop(compiled);
+        writes
     }
 
     fn explain(&self, trouble: impl Into<Trouble>) -> ShardError {
@@ -786,6 +824,20 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// What a foreign statement may do.
+fn note_write(writes: &Mutex<Option<Vec<Write>>>, context: &AuthContext<'_>) {
+    let write = match context.action {
+        AuthAction::Insert { table_name } => Write::Insert(table_name.into()),
+        AuthAction::Update { table_name, .. } => Write::Update(table_name.into()),
+        AuthAction::Delete { table_name } => Write::Delete(table_name.into()),
+        _ => return,
+    };
+    if let Some(seen) = &mut *writes.lock().unwrap_or_else(PoisonError::into_inner)
+        && !seen.contains(&write)
+    {
+        seen.push(write);
+    }
+}
+
 fn authorize(context: &AuthContext<'_>) -> Authorization {
     let private = |table: &str| {
         let table = table.to_ascii_lowercase();

@@ -30,9 +30,9 @@ pub(super) fn change(writer: &mut Writer, from: SchemaVersion, changes: &[Schema
     if now.version != from {
         return already_changed(writer, from, changes);
     }
-    set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
+    set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, Switch::Off)?;
     let changed = run_all(&mut writer.db, &now, changes);
-    set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, true)?;
+    set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, Switch::On)?;
     let mut next = changed?;
     next.version = from.next();
     writer.set_schema(next)?;
@@ -49,9 +49,15 @@ fn already_changed(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaCh
     Err(ShardError::Conflict(format!("the schema is at version {}, not {from}", now.version)))
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    On,
+    Off,
+}
+
 /// Unlike the pragma, this may be switched within a transaction.
-fn set(db: &Db, config: DbConfig, on: bool) -> Result<()> {
-    match db.connection().set_db_config(config, on) {
+fn set(db: &Db, config: DbConfig, to: Switch) -> Result<()> {
+    match db.connection().set_db_config(config, to == Switch::On) {
         Ok(_) => Ok(()),
         Err(error) => Err(ShardError::invalid(format!("SQLite does not let itself be configured: {error}"))),
     }
@@ -241,9 +247,9 @@ impl Change<'_> {
 
     /// Without looking at views and triggers, which name a table that is not there at this moment.
     fn rename_rebuilt(&mut self, name: &str) -> Result<()> {
-        set(self.db, DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, true)?;
+        set(self.db, DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, Switch::On)?;
         let renamed = self.sql(&format!("ALTER TABLE {REBUILT} RENAME TO {}", quoted(name)));
-        set(self.db, DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, false)?;
+        set(self.db, DbConfig::SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, Switch::Off)?;
         renamed
     }
 

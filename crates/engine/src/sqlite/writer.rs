@@ -171,6 +171,7 @@ impl Writer {
         format::prepare(&mut db, path)?;
         let state = format::load(&mut db)?;
         capture::install(&mut db, &state.schema);
+        db.schema = Some(state.schema.clone());
         db.release_memory();
         let path = path.to_path_buf();
         let committed = state.clone();
@@ -291,6 +292,7 @@ impl Writer {
         let capture = self.capture();
         capture.clear();
         capture.set_schema(&schema);
+        self.db.schema = Some(schema);
     }
 
     /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
@@ -346,6 +348,7 @@ impl Writer {
         let capture = self.capture();
         capture.set_schema(&schema);
         self.state.schema = Arc::new(schema);
+        self.db.schema = Some(self.state.schema.clone());
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use isles_engine::shard::{StreamState, Transaction};
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, RoutingVersion, SchemaVersion, Seq, StreamId};
-use isles_kernel::schema::{Column, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
+use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::Disk;
 use isles_sim::exec::{Sim, SimEnv};
@@ -52,6 +52,12 @@ fn table(name: &str, columns: Vec<Column>, primary_key: &[&str]) -> Table {
         primary_key_name: None,
         hidden_key: false,
     }
+}
+
+fn rebuilding_check() -> Check {
+    let text = "id IS NOT NULL".to_string();
+    let expression = Expression { sql: text.clone(), sqlite: text.clone(), postgres: text, columns: vec!["id".into()] };
+    Check { name: "entries_id".into(), expression }
 }
 
 fn tables() -> Vec<SchemaChange> {
@@ -556,6 +562,8 @@ impl Life {
             SchemaChange::AddColumn { table: "entries".into(), column: extra },
             SchemaChange::CreateKey { table: "lines".into(), key },
             SchemaChange::DropKey { table: "entries".into(), key: "entries_body".into() },
+            // Rebuilds a table whose rows others refer to.
+            SchemaChange::AddCheck { table: "entries".into(), check: rebuilding_check() },
         ];
         for (from, change) in (1..).zip(changes) {
             let sent = shard.apply_schema(SchemaVersion(from), vec![change]);

@@ -10,6 +10,8 @@
 mod copy;
 mod roles;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use super::ddl::{self, DdlChange, Expressions};
 use crate::copy::{CopyDirection, CopyOptions};

@@ -357,7 +357,8 @@ impl Accumulator for Extreme {
             true => true,
             false => {
                 let order = compare(value, &self.best, self.ty)?;
-                if self.least { order.is_lt() } else { order.is_gt() }
+                // Of equal values that differ (1.0 and 1.00) the last one stays.
+                if self.least { order.is_le() } else { order.is_ge() }
             }
         };
         if better {

@@ -127,9 +127,13 @@ pub(super) fn three_way(env: &mut Env, args: Args, types: Types) -> Result<Value
 }
 
 pub(super) fn larger(env: &mut Env, args: Args, types: Types) -> Result<Value> {
-    Ok(at(args, usize::from(order(env, args, types)?.is_lt())).clone())
+    let order = order(env, args, types)?;
+    let second = if types.first() == Some(&BPCHAR) { order.is_lt() } else { order.is_le() };
+    Ok(at(args, usize::from(second)).clone())
 }
 
 pub(super) fn smaller(env: &mut Env, args: Args, types: Types) -> Result<Value> {
-    Ok(at(args, usize::from(order(env, args, types)?.is_gt())).clone())
+    let order = order(env, args, types)?;
+    let second = if types.first() == Some(&BPCHAR) { order.is_gt() } else { order.is_ge() };
+    Ok(at(args, usize::from(second)).clone())
 }

@@ -17,6 +17,8 @@ type Types<'a> = &'a [Oid];
 const MICROS_PER_HOUR: i64 = 3_600 * MICROS_PER_SECOND;
 const MICROS_PER_MINUTE: i64 = 60 * MICROS_PER_SECOND;
 const UNIX_EPOCH_SECONDS: i64 = 946_684_800;
+/// Floats that are microseconds of 64 bits; NaN is none of them.
+const FITTING: std::ops::Range<f64> = (i64::MIN as f64)..(i64::MAX as f64);
 const UNIX_EPOCH_DAYS: i64 = 10_957;
 
 /// A date or timestamp as local time and as an instant; the extremes are infinite in both.
@@ -45,24 +47,32 @@ fn midnight(days: i32) -> i64 {
     match days {
         i32::MAX => i64::MAX,
         i32::MIN => i64::MIN,
-        _ => i64::from(days).saturating_mul(MICROS_PER_DAY),
+        // Beyond every timestamp, and not infinite.
+        _ => i64::from(days).saturating_mul(MICROS_PER_DAY).clamp(i64::MIN + 1, i64::MAX - 1),
     }
+}
+
+/// The start of a day that a timestamp can hold.
+fn day_start(days: i32) -> Result<i64> {
+    let start = midnight(days);
+    let valid = TIMESTAMPS.contains(&start) || [i32::MIN, i32::MAX].contains(&days);
+    if valid { Ok(start) } else { Err(SqlError::new("22008", "date out of range for timestamp")) }
 }
 
 fn to_instant(local: i64, zone: &Zone) -> i64 {
-    if is_infinite(local) {
-        local
-    } else {
-        local.saturating_sub(i64::from(zone.offset_of_local(local)) * MICROS_PER_SECOND)
+    moved(local, -i64::from(if is_infinite(local) { 0 } else { zone.offset_of_local(local) }))
+}
+
+/// So many seconds later; what is finite stays so.
+fn moved(micros: i64, seconds: i64) -> i64 {
+    if is_infinite(micros) {
+        return micros;
     }
+    micros.saturating_add(seconds * MICROS_PER_SECOND).clamp(i64::MIN + 1, i64::MAX - 1)
 }
 
 fn to_local(instant: i64, zone: &Zone) -> i64 {
-    if is_infinite(instant) {
-        instant
-    } else {
-        instant.saturating_add(i64::from(zone.offset_at(instant)) * MICROS_PER_SECOND)
-    }
+    moved(instant, i64::from(if is_infinite(instant) { 0 } else { zone.offset_at(instant) }))
 }
 
 pub(super) fn moment(value: &Value, env: &Env) -> Option<Moment> {
@@ -123,7 +133,7 @@ fn shift_local(local: i64, interval: &Interval) -> Option<i64> {
 pub(super) fn shifted(value: &Value, interval: &Interval, env: &Env) -> Result<Value> {
     let zone = &env.settings.zone;
     match value {
-        Value::Date(days) => shifted(&Value::Timestamp(timestamp(Some(midnight(*days)))?), interval, env),
+        Value::Date(days) => shifted(&Value::Timestamp(day_start(*days)?), interval, env),
         Value::Timestamp(t) | Value::TimestampTz(t) if is_infinite(*t) => Ok(value.clone()),
         Value::Timestamp(t) => {
             let moved = shift_local(*t, interval).and_then(|t| t.checked_add(interval.micros));
@@ -206,7 +216,7 @@ pub(super) fn date_and_time(_: &mut Env, args: Args, _: Types) -> Result<Value> 
         (Value::Date(date), Value::Time(clock)) | (Value::Time(clock), Value::Date(date)) => (*date, *clock),
         (other, _) => return Err(unexpected(other)),
     };
-    let start = midnight(date);
+    let start = day_start(date)?;
     if is_infinite(start) {
         return Ok(Value::Timestamp(start));
     }
@@ -289,7 +299,7 @@ pub(super) fn scaled(interval: &Interval, factor: f64) -> Result<Interval> {
     }
     whole_days = whole_days.checked_add(month_days).ok_or_else(interval_range)?;
     let micros = (interval.micros as f64 * factor + seconds * 1e6).round_ties_even();
-    if micros.is_nan() || micros >= 9.223_372_036_854_775_8e18 || micros < -9.223_372_036_854_775_8e18 {
+    if !FITTING.contains(&micros) {
         return Err(interval_range());
     }
     Ok(Interval::new(whole_months, whole_days, micros as i64))
@@ -310,6 +320,10 @@ pub(super) fn quotient(interval: &Interval, divisor: f64) -> Result<Interval> {
     }
     let months = f64::from(interval.months) / divisor;
     let days = f64::from(interval.days) / divisor;
+    let beyond = |x: f64| x.is_nan() || x > f64::from(i32::MAX) || x < f64::from(i32::MIN);
+    if beyond(months) || beyond(days) {
+        return Err(interval_range());
+    }
     let (whole_months, mut whole_days) = (months as i32, days as i32);
     let month_rest = rounded_fraction((months - f64::from(whole_months)) * 30.0);
     let day_rest = rounded_fraction((days - f64::from(whole_days)) * 86_400.0);
@@ -321,6 +335,9 @@ pub(super) fn quotient(interval: &Interval, divisor: f64) -> Result<Interval> {
         seconds -= f64::from(more) * 86_400.0;
     }
     let micros = (interval.micros as f64 / divisor + seconds * 1e6).round_ties_even();
+    if !FITTING.contains(&micros) {
+        return Err(interval_range());
+    }
     Ok(Interval::new(whole_months, whole_days + month_days, micros as i64))
 }
 
@@ -540,6 +557,7 @@ pub(super) fn extract(env: &mut Env, args: Args, _: Types) -> Result<Value> {
     let unit = field(&word).ok_or_else(|| not_recognized(&word, ty))?;
     let unsupported = || not_supported(&word, ty);
     let number = match at(args, 1) {
+        Value::Date(_) if unit != Unit::Epoch && date_field(unit, 0).is_none() => return Err(unsupported()),
         Value::Date(days @ (i32::MAX | i32::MIN)) => return Ok(infinite_field(unit, *days > 0)),
         Value::Timestamp(t) | Value::TimestampTz(t) if is_infinite(*t) => return Ok(infinite_field(unit, *t > 0)),
         Value::Date(days) => match unit {
@@ -599,7 +617,11 @@ fn interval_field(unit: Unit, interval: &Interval) -> Option<Number> {
 
 /// `date_part`: the same as a float.
 pub(super) fn date_part(env: &mut Env, args: Args, types: Types) -> Result<Value> {
-    Ok(match extract(env, args, types)? {
+    let plain = match at(args, 1) {
+        Value::Date(days) => Value::Timestamp(day_start(*days)?),
+        other => other.clone(),
+    };
+    Ok(match extract(env, &[at(args, 0).clone(), plain], types)? {
         Value::Numeric(n) => Value::Float(Number::of(&n).to_f64()),
         other => other,
     })
@@ -636,20 +658,23 @@ fn truncated(unit: Unit, local: i64) -> Option<i64> {
 
 pub(super) fn truncate(env: &mut Env, args: Args, _: Types) -> Result<Value> {
     let word = text(args, 0)?.to_ascii_lowercase();
-    let (value, zone) = (at(args, 1), zone_argument(env, args, 2)?);
+    let value = at(args, 1);
+    if matches!(value, Value::Timestamp(t) | Value::TimestampTz(t) if is_infinite(*t)) {
+        return Ok(value.clone());
+    }
+    let zone = zone_argument(env, args, 2)?;
     let ty = match value {
         Value::Interval(_) => INTERVAL,
         Value::Timestamp(_) => TIMESTAMP,
         _ => TIMESTAMPTZ,
     };
-    let unit = field(&word).ok_or_else(|| not_recognized(&word, ty))?;
+    let Some(UnitWord::Unit(unit)) = unit(&word) else { return Err(not_recognized(&word, ty)) };
     let unsupported = || not_supported(&word, ty);
     match value {
         Value::Interval(interval) => truncated_interval(unit, interval).map(Value::Interval).ok_or_else(|| {
             let detail = (unit == Unit::Week).then_some("Months usually have fractional weeks.");
             detail.map_or_else(unsupported, |detail| unsupported().with_detail(detail))
         }),
-        Value::Timestamp(t) | Value::TimestampTz(t) if is_infinite(*t) => Ok(value.clone()),
         Value::Timestamp(t) => timestamp(Some(truncated(unit, *t).ok_or_else(unsupported)?)).map(Value::Timestamp),
         Value::TimestampTz(t) => {
             let local = to_local(*t, &zone);
@@ -697,13 +722,21 @@ fn zone_argument(env: &Env, args: Args, index: usize) -> Result<Zone> {
         Value::Interval(Interval { months: 0, days: 0, micros }) => {
             Ok(Zone::fixed((micros / MICROS_PER_SECOND) as i32))
         }
-        Value::Interval(_) => Err(SqlError::new("22023", "interval time zone must not include months or days")),
+        Value::Interval(interval) => {
+            let message = format!("interval time zone \"{interval}\" must not include months or days");
+            Err(SqlError::new("22023", message))
+        }
         other => Err(unexpected(other)),
     }
 }
 
 /// `x AT TIME ZONE z`.
 pub(super) fn at_zone(env: &mut Env, args: Args, _: Types) -> Result<Value> {
+    match at(args, 1) {
+        Value::Timestamp(t) if is_infinite(*t) => return Ok(Value::TimestampTz(*t)),
+        Value::TimestampTz(t) if is_infinite(*t) => return Ok(Value::Timestamp(*t)),
+        _ => {}
+    }
     let zone = zone_argument(env, args, 0)?;
     match at(args, 1) {
         Value::Timestamp(t) => timestamp(Some(to_instant(*t, &zone))).map(Value::TimestampTz),
@@ -721,7 +754,8 @@ fn civil_days(year: i64, month: i64, day: i64) -> Option<i64> {
 
 pub(super) fn make_date(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let (year, month, day) = (int(args, 0)?, int(args, 1)?, int(args, 2)?);
-    let refused = || SqlError::new("22008", format!("date field value out of range: {year}-{month:02}-{day:02}"));
+    let shown = if year < 0 { year + 1 } else { year };
+    let refused = || SqlError::new("22008", format!("date field value out of range: {shown}-{month:02}-{day:02}"));
     if year == 0 {
         return Err(refused());
     }
@@ -890,13 +924,7 @@ pub(super) fn to_date(env: &mut Env, args: Args, _: Types) -> Result<Value> {
 
 pub(super) fn to_plain_timestamp(env: &mut Env, args: Args, _: Types) -> Result<Value> {
     if let Value::Date(days) = at(args, 0) {
-        let start = midnight(*days);
-        let valid = TIMESTAMPS.contains(&start) || is_infinite(start) && [i32::MIN, i32::MAX].contains(days);
-        return if valid {
-            Ok(Value::Timestamp(start))
-        } else {
-            Err(SqlError::new("22008", "date out of range for timestamp"))
-        };
+        return day_start(*days).map(Value::Timestamp);
     }
     timestamp(Some(local(env, args, 0)?)).map(Value::Timestamp)
 }

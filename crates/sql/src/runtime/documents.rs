@@ -108,7 +108,7 @@ pub(super) fn build_array<const BINARY: bool>(env: &mut Env, args: Args, types: 
 }
 
 pub(super) fn build_object<const BINARY: bool>(env: &mut Env, args: Args, types: Types) -> Result<Value> {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         let name = if BINARY { "jsonb_build_object" } else { "json_build_object" };
         return Err(SqlError::new("22023", "argument list must have even number of elements")
             .with_hint(format!("The arguments of {name}() must consist of alternating keys and values.")));
@@ -138,6 +138,9 @@ pub(super) fn object_from_texts<const BINARY: bool>(_: &mut Env, args: Args, _: 
     let pairs: Vec<(&Value, &Value)> = match args.len() {
         1 if first.len() % 2 != 0 => return Err(SqlError::new("2202E", "array must have even number of elements")),
         1 => first.chunks(2).map(|pair| (&pair[0], &pair[1])).collect(),
+        _ if first.is_empty() != members(args, 1)?.is_empty() => {
+            return Err(SqlError::new("2202E", "wrong number of array subscripts"));
+        }
         _ if first.len() != members(args, 1)?.len() => {
             return Err(SqlError::new("2202E", "mismatched array dimensions"));
         }
@@ -203,13 +206,26 @@ fn step_of(value: &Value) -> Result<Step> {
     }
 }
 
-pub(super) fn field(_: &mut Env, args: Args, _: Types) -> Result<Value> {
-    let found = part(text(args, 0)?, &step_of(at(args, 1))?)?;
-    Ok(found.map_or(Value::Null, Value::Json))
+/// A `jsonb` that is no array or object is stored as an array of one.
+fn bare(args: Args, types: Types) -> Result<Option<String>> {
+    let (text, first) = (text(args, 0)?, matches!(at(args, 1), Value::Int(0 | -1)));
+    let scalar = types.first() == Some(&JSONB) && first && !text.starts_with(['[', '{']);
+    Ok(scalar.then(|| text.to_string()))
 }
 
-pub(super) fn field_text(_: &mut Env, args: Args, _: Types) -> Result<Value> {
-    match part(text(args, 0)?, &step_of(at(args, 1))?)? {
+fn taken(args: Args, types: Types) -> Result<Option<String>> {
+    match bare(args, types)? {
+        Some(text) => Ok(Some(text)),
+        None => part(text(args, 0)?, &step_of(at(args, 1))?),
+    }
+}
+
+pub(super) fn field(_: &mut Env, args: Args, types: Types) -> Result<Value> {
+    Ok(taken(args, types)?.map_or(Value::Null, Value::Json))
+}
+
+pub(super) fn field_text(_: &mut Env, args: Args, types: Types) -> Result<Value> {
+    match taken(args, types)? {
         Some(found) => plain(&found),
         None => Ok(Value::Null),
     }
@@ -372,6 +388,10 @@ enum Change {
 }
 
 fn changed(json: Json, path: &[Value], depth: usize, value: &Json, change: Change) -> Result<Json> {
+    if depth == 0 && !matches!(json, Json::Array(_) | Json::Object(_)) {
+        let what = if change == Change::Delete { "cannot delete path in scalar" } else { "cannot set path in scalar" };
+        return Err(SqlError::new("22023", what));
+    }
     let step = match path.get(depth) {
         Some(Value::Text(step)) => step,
         Some(_) => {
@@ -424,18 +444,15 @@ fn changed(json: Json, path: &[Value], depth: usize, value: &Json, change: Chang
             }
             Ok(Json::Array(list))
         }
-        scalar if depth == 0 => {
-            let what =
-                if change == Change::Delete { "cannot delete path in scalar" } else { "cannot set path in scalar" };
-            let _ = scalar;
-            Err(SqlError::new("22023", what))
-        }
         scalar => Ok(scalar),
     }
 }
 
 pub(super) fn set(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let create = args.len() < 4 || boolean(args, 3)?;
+    if !create && is_empty(&document(args, 0)?) {
+        return Ok(at(args, 0).clone());
+    }
     made(&changed(document(args, 0)?, members(args, 1)?, 0, &document(args, 2)?, Change::Set { create })?)
 }
 
@@ -444,7 +461,19 @@ pub(super) fn insert(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     made(&changed(document(args, 0)?, members(args, 1)?, 0, &document(args, 2)?, Change::Insert { after })?)
 }
 
+/// Nothing in it: whatever the path, nothing changes.
+fn is_empty(json: &Json) -> bool {
+    match json {
+        Json::Array(members) => members.is_empty(),
+        Json::Object(members) => members.is_empty(),
+        _ => false,
+    }
+}
+
 pub(super) fn delete_path(_: &mut Env, args: Args, _: Types) -> Result<Value> {
+    if is_empty(&document(args, 0)?) {
+        return Ok(at(args, 0).clone());
+    }
     made(&changed(document(args, 0)?, members(args, 1)?, 0, &Json::Null, Change::Delete)?)
 }
 
@@ -564,6 +593,13 @@ pub(super) fn to_int<const BYTES: u8>(env: &mut Env, args: Args, types: Types) -
     match document(args, 0)? {
         Json::Number(n) => super::math::numeric_to_int::<BYTES>(env, &[Value::Numeric(n)], types),
         other => Err(cannot_cast(&other, name)),
+    }
+}
+
+pub(super) fn to_real(env: &mut Env, args: Args, types: Types) -> Result<Value> {
+    match document(args, 0)? {
+        Json::Number(n) => super::math::numeric_to_real(env, &[Value::Numeric(n)], types),
+        other => Err(cannot_cast(&other, "real")),
     }
 }
 

@@ -235,6 +235,36 @@ fn show_word(shown: &Shown, word: &str, fill: bool) -> Result<(String, Option<i6
     {
         return Err(not_of_interval());
     }
+    let of_interval = matches!(
+        word,
+        "HH24"
+            | "HH12"
+            | "HH"
+            | "MI"
+            | "SS"
+            | "SSSS"
+            | "SSSSS"
+            | "MS"
+            | "US"
+            | "YYYY"
+            | "YYY"
+            | "YY"
+            | "Y"
+            | "MM"
+            | "DD"
+            | "DDD"
+            | "AM"
+            | "PM"
+            | "am"
+            | "pm"
+            | "A.M."
+            | "P.M."
+            | "a.m."
+            | "p.m."
+    ) || word.starts_with("FF");
+    if shown.interval && !of_interval {
+        return Err(SqlError::unsupported(format!("the template {word} of to_char is not supported for intervals")));
+    }
     match word {
         "HH24" => number(shown.hours, 2),
         "HH12" | "HH" => number(hour12, 2),
@@ -710,7 +740,7 @@ fn number_by(number: &Number, template: &str) -> Result<Value> {
     if first_digit == digits.len() {
         out.push_str(sign_text);
     }
-    if mask.point && (!mask.after.is_empty() || !mask.fill || mask.point) {
+    if mask.point {
         out.push('.');
     }
     out.extend(part.iter());
@@ -732,10 +762,8 @@ fn number_by(number: &Number, template: &str) -> Result<Value> {
         (Some("PR"), false) if !mask.fill => out = format!(" {out} "),
         _ => {}
     }
-    if let (Some(upper), Some(n)) = (mask.ordinal, number.to_i64()) {
-        if !negative && !mask.point {
-            out.push_str(ordinal(n, upper));
-        }
+    if let (Some(upper), Some(n), false, false) = (mask.ordinal, number.to_i64(), negative, mask.point) {
+        out.push_str(ordinal(n, upper));
     }
     Ok(Value::Text(out))
 }
@@ -770,6 +798,10 @@ pub(super) fn to_number(_: &mut Env, args: Args, _: Types) -> Result<Value> {
             '-' | '<' => negative = true,
             _ => {}
         }
+    }
+    let whole = digits.split('.').next().unwrap_or("").len();
+    if whole > mask.before.len() {
+        return Err(SqlError::unsupported("to_number of a text with more digits than its template is not supported"));
     }
     if !digits.bytes().any(|b| b.is_ascii_digit()) {
         return Err(SqlError::new("22P02", format!("invalid input syntax for type numeric: \"{}\"", given.trim())));

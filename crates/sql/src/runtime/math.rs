@@ -34,15 +34,11 @@ of_float! {
     round => f64::round_ties_even;
     trunc => f64::trunc;
     cbrt => f64::cbrt;
-    sinh => f64::sinh;
-    cosh => f64::cosh;
     tanh => f64::tanh;
-    asinh => f64::asinh;
+    asinh => |x| if x.abs() > 1e150 { x.signum() * (x.abs().ln() + std::f64::consts::LN_2) } else { x.asinh() };
     atan => f64::atan;
-    sign => |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x * 0.0 };
+    sign => |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 };
     degrees => |x| x / 0.017_453_292_519_943_295;
-    radians => |x| x * 0.017_453_292_519_943_295;
-    atand => |x| x.atan() / 1f64.atan() * 45.0;
 }
 
 fn domain() -> SqlError {
@@ -69,8 +65,18 @@ of_angle! {
     cot => |x| 1.0 / x.tan(), f64::is_finite;
     asin => f64::asin, |x| x.abs() <= 1.0;
     acos => f64::acos, |x| x.abs() <= 1.0;
-    acosh => f64::acosh, |x| x >= 1.0;
+    acosh => |x| if x > 1e150 { x.ln() + std::f64::consts::LN_2 } else { x.acosh() }, |x| x >= 1.0;
+    sinh => f64::sinh, |_| true;
+    cosh => f64::cosh, |_| true;
     atanh => f64::atanh, |x| x.abs() <= 1.0;
+}
+
+pub(super) fn radians(_: &mut Env, args: Args, _: Types) -> Result<Value> {
+    let x = float(args, 0)?;
+    match x * 0.017_453_292_519_943_295 {
+        y if y == 0.0 && x != 0.0 => Err(underflowed()),
+        y => Ok(Value::Float(y)),
+    }
 }
 
 pub(super) fn atan2(_: &mut Env, args: Args, _: Types) -> Result<Value> {
@@ -201,7 +207,8 @@ pub(super) fn numeric_lcm(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     if divisor.sign() == 0 {
         return Ok(numeric_value(divisor));
     }
-    a.multiplied(&b.divided_whole(&divisor)?).map(|n| numeric_value(n.absolute()))
+    let scale = i64::from(a.scale().unwrap_or(0).max(b.scale().unwrap_or(0)));
+    a.multiplied(&b.divided_whole(&divisor)?).map(|n| numeric_value(n.absolute().rounded(scale)))
 }
 
 pub(super) fn numeric_scale(_: &mut Env, args: Args, _: Types) -> Result<Value> {
@@ -267,6 +274,9 @@ pub(super) fn width_bucket_numeric(_: &mut Env, args: Args, _: Types) -> Result<
     if [&x, &low, &high].iter().any(|n| n.is_nan()) {
         return Err(bucket_fault("operand, lower bound, and upper bound cannot be NaN"));
     }
+    if ![&low, &high].iter().all(|n| matches!(n, Number::Finite(_))) {
+        return Err(bucket_fault("lower and upper bounds must be finite"));
+    }
     let order = low.compare(&high);
     if order.is_eq() {
         return Err(bucket_fault("lower bound cannot equal upper bound"));
@@ -281,7 +291,7 @@ pub(super) fn width_bucket_numeric(_: &mut Env, args: Args, _: Types) -> Result<
     if position.compare(&whole).is_ge() {
         return sized::<4>(Some(i128::from(count) + 1));
     }
-    let bucket = position.multiplied(&Number::int(count))?.divided_whole(&whole)?;
+    let bucket = position.multiplied(&Number::int(count))?.divided(&whole)?.floor();
     sized::<4>(bucket.to_i64().map(|n| i128::from(n) + 1))
 }
 

@@ -29,7 +29,7 @@ mod table;
 pub use aggregate::{Accumulator, Aggregate, aggregate};
 pub use cast::cast;
 pub use compare::compare;
-pub use rows::{MAX_ROWS, Rows, rows};
+pub use rows::{MAX_ROWS, Make, Rows, rows};
 
 use crate::text::Settings;
 use crate::types::Oid;

@@ -8,6 +8,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::Numeric;
 use num_bigint::{BigInt, Sign};
 use std::cmp::Ordering;
+use std::f64::consts::LOG10_E;
 
 /// PostgreSQL's limits.
 const MIN_SIGNIFICANT: i64 = 16;
@@ -18,7 +19,6 @@ const MAX_SCALE: u32 = 16_383;
 const GROUP: i64 = 4;
 /// Digits of a calculation beyond those of its result.
 const GUARD: i64 = 25;
-const LOG10_E: f64 = 0.434_294_481_903_252;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Number {
@@ -409,8 +409,11 @@ impl Number {
     }
 
     pub(crate) fn logarithm_of_base(base: &Number, number: &Number) -> Result<Number, SqlError> {
-        for given in [base, number] {
-            if given.sign() <= 0 && !given.is_nan() {
+        if base.is_nan() || number.is_nan() {
+            return Ok(Number::NaN);
+        }
+        for given in [base, number].into_iter().filter(|n| n.sign() < 0).chain([base, number]) {
+            if given.sign() <= 0 {
                 given.logarithm()?;
             }
         }
@@ -538,10 +541,10 @@ impl Decimal {
         if self.is_zero() && exponent.is_negative() {
             return Err(zero_power());
         }
-        if exponent.whole() {
-            if let Ok(whole) = i32::try_from(exponent.truncated(0).digits) {
-                return self.whole_power(whole, exponent);
-            }
+        if exponent.whole()
+            && let Ok(whole) = i32::try_from(exponent.truncated(0).digits)
+        {
+            return self.whole_power(whole);
         }
         if self.is_zero() {
             return Ok(Number::Finite(Decimal::new(0, MIN_SIGNIFICANT as u32)));
@@ -564,7 +567,7 @@ impl Decimal {
         Number::checked(if odd { result.negated() } else { result })
     }
 
-    fn whole_power(&self, exponent: i32, given: &Decimal) -> Result<Number, SqlError> {
+    fn whole_power(&self, exponent: i32) -> Result<Number, SqlError> {
         let (weight, groups) = self.groups(4);
         let size = match groups.split_first() {
             None => 0.0,
@@ -583,7 +586,7 @@ impl Decimal {
         if size + 1.0 < -(MAX_DISPLAY_SCALE as f64) {
             return Ok(Number::Finite(Decimal::new(0, MAX_DISPLAY_SCALE as u32)));
         }
-        let scale = display_scale(MIN_SIGNIFICANT - size as i64, &[self, given]);
+        let scale = display_scale(MIN_SIGNIFICANT, &[self]);
         let result = match exponent {
             0 => Decimal::new(1, 0).rescaled(scale),
             _ if self.is_zero() => Decimal::new(0, scale as u32),
@@ -760,7 +763,10 @@ pub(crate) fn to_wire(numeric: &Numeric, out: &mut Vec<u8>) {
 pub(crate) fn from_wire(bytes: &[u8]) -> Option<Numeric> {
     let words: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
     let [count, weight, sign, scale, groups @ ..] = &words[..] else { return None };
-    if groups.len() != usize::from(*count) || bytes.len() % 2 != 0 || groups.iter().any(|group| *group > 9_999) {
+    if groups.len() != usize::from(*count)
+        || !bytes.len().is_multiple_of(2)
+        || groups.iter().any(|group| *group > 9_999)
+    {
         return None;
     }
     let number = match *sign {

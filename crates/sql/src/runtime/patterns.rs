@@ -83,7 +83,7 @@ pub(super) fn like_escape(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let escape = letters.next();
     if letters.next().is_some() {
         return Err(
-            SqlError::new("22019", "invalid escape string").with_hint("Escape string must be empty or one character.")
+            SqlError::new("22025", "invalid escape string").with_hint("Escape string must be empty or one character.")
         );
     }
     let mut out = String::new();
@@ -448,16 +448,29 @@ fn fill(out: &mut String, replacement: &str, captures: &regex::Captures) {
     }
 }
 
+/// All matches from `start` on. As PostgreSQL, and unlike the crate's own search, an empty match may follow right after
+/// another match.
+fn occurrences<'a>(regex: &'a Regex, whole: &'a str, start: usize) -> impl Iterator<Item = regex::Captures<'a>> {
+    let mut from = start;
+    std::iter::from_fn(move || {
+        let captures = if from <= whole.len() { regex.captures_at(whole, from)? } else { return None };
+        let found = captures.get(0)?;
+        let next = whole[found.end()..].chars().next().map_or(1, char::len_utf8);
+        from = if found.is_empty() { found.end() + next } else { found.end() };
+        Some(captures)
+    })
+}
+
 fn replaced(whole: &str, regex: &Regex, replacement: &str, start: usize, nth: usize) -> Result<Value> {
     let (mut out, mut last) = (whole[..start].to_string(), start);
-    for (count, captures) in (1..).zip(regex.captures_iter(&whole[start..])) {
+    for (count, captures) in (1..).zip(occurrences(regex, whole, start)) {
         let Some(found) = captures.get(0) else { break };
         if nth != 0 && count < nth {
             continue;
         }
-        out.push_str(&whole[last..start + found.start()]);
+        out.push_str(&whole[last..found.start()]);
         fill(&mut out, replacement, &captures);
-        last = start + found.end();
+        last = found.end();
         super::check_length(out.len())?;
         if nth != 0 {
             break;
@@ -484,8 +497,9 @@ fn positive(args: Args, index: usize, name: &str, least: i64) -> Result<usize> {
     }
 }
 
-fn byte_of(text: &str, position: usize) -> usize {
-    text.char_indices().nth(position - 1).map_or(text.len(), |(at, _)| at)
+/// Where a character stands, counted from 1; one beyond the last is the end, and nothing is behind that.
+fn byte_of(text: &str, position: usize) -> Option<usize> {
+    text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(position - 1)
 }
 
 /// `regexp_replace(text, pattern, replacement, start, n, flags)`.
@@ -494,6 +508,7 @@ pub(super) fn replace_nth(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let start = byte_of(whole, positive(args, 3, "start", 1)?);
     let nth = positive(args, 4, "n", 0)?;
     let options = flags(args, 5)?;
+    let Some(start) = start else { return Ok(Value::text(whole)) };
     let regex = compiled(text(args, 1)?, Options { global: false, ..options })?;
     replaced(whole, &regex, text(args, 2)?, start, nth)
 }
@@ -501,7 +516,9 @@ pub(super) fn replace_nth(_: &mut Env, args: Args, _: Types) -> Result<Value> {
 pub(super) fn count(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let whole = text(args, 0)?;
     let start = byte_of(whole, positive(args, 2, "start", 1)?);
-    Ok(Value::Int(compiled(text(args, 1)?, flags(args, 3)?)?.find_iter(&whole[start..]).count() as i64))
+    let Some(start) = start else { return Ok(Value::Int(0)) };
+    let regex = compiled(text(args, 1)?, flags(args, 3)?)?;
+    Ok(Value::Int(occurrences(&regex, whole, start).count() as i64))
 }
 
 fn groups(regex: &Regex, captures: &regex::Captures) -> Value {
@@ -525,24 +542,21 @@ pub(super) fn all_matches(args: Args) -> Result<Vec<Value>> {
     let options = flags(args, 2)?;
     let regex = compiled(text(args, 1)?, Options { global: false, ..options })?;
     let limit = if options.global { usize::MAX } else { 1 };
-    Ok(regex.captures_iter(text(args, 0)?).take(limit).map(|captures| groups(&regex, &captures)).collect())
+    Ok(occurrences(&regex, text(args, 0)?, 0).take(limit).map(|captures| groups(&regex, &captures)).collect())
 }
 
 /// The parts between matches; an empty match at either end, or right after another, splits nothing.
 pub(super) fn parts(args: Args) -> Result<Vec<Value>> {
     let whole = text(args, 0)?;
     let regex = compiled(text(args, 1)?, flags(args, 2)?)?;
-    let (mut parts, mut last) = (Vec::new(), 0);
-    for found in regex.find_iter(whole) {
-        if found.is_empty()
-            && (found.start() >= whole.len()
-                || found.start() == last && found.start() == 0
-                || found.start() <= last && last != 0 && found.start() == last)
-        {
-            continue;
+    let (mut parts, mut last, mut searched) = (Vec::new(), 0, 0);
+    for found in occurrences(&regex, whole, 0).filter_map(|captures| captures.get(0)) {
+        let splits = found.start() < whole.len() && found.end() > searched;
+        searched = found.end();
+        if splits {
+            parts.push(Value::text(&whole[last..found.start()]));
+            last = found.end();
         }
-        parts.push(Value::text(&whole[last..found.start()]));
-        last = found.end();
     }
     parts.push(Value::text(&whole[last..]));
     Ok(parts)

@@ -9,11 +9,12 @@ use isles_kernel::value::Value;
 /// More rows than this are refused: they are made in memory, and a series is easily written too long.
 pub const MAX_ROWS: usize = 5_000_000;
 
-pub(super) type Make = fn(&mut Env<'_>, &[Value], &[Oid]) -> Result<Vec<Vec<Value>>>;
+/// Arguments and their types, as for a scalar; each row has the function's columns.
+pub type Make = fn(&mut Env<'_>, &[Value], &[Oid]) -> std::result::Result<Vec<Vec<Value>>, SqlError>;
 
 pub struct Rows {
     pub oid: Oid,
-    pub call: fn(&mut Env<'_>, &[Value], &[Oid]) -> std::result::Result<Vec<Vec<Value>>, SqlError>,
+    pub call: Make,
 }
 
 impl Rows {

@@ -252,7 +252,7 @@ pub(super) fn chr(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let n = int(args, 0)?;
     match n {
         0 => Err(SqlError::new("54000", "null character not permitted")),
-        _ if n < 0 => Err(SqlError::new("54000", "character number must be positive")),
+        _ if n < 0 => Err(SqlError::new("22023", "character number must be positive")),
         _ => match u32::try_from(n).ok().and_then(char::from_u32) {
             Some(c) => out(c),
             None => Err(SqlError::new("54000", format!("requested character too large for encoding: {n}"))),
@@ -264,7 +264,7 @@ pub(super) fn starts_with(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     Ok(Value::Bool(text(args, 0)?.starts_with(text(args, 1)?)))
 }
 
-fn data(args: Args) -> Result<&[u8]> {
+fn data(args: Args<'_>) -> Result<&[u8]> {
     match at(args, 0) {
         Value::Bytes(b) => Ok(b),
         Value::Text(s) => Ok(s.as_bytes()),
@@ -499,6 +499,9 @@ pub(super) fn overlay(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     if start <= 0 {
         return Err(SqlError::new("22011", "negative substring length not allowed"));
     }
+    if i32::try_from(start.saturating_add(length)).is_err() {
+        return Err(SqlError::new("22003", "integer out of range"));
+    }
     let head = slice(whole, 1, Some(start - 1))?;
     let tail = slice(whole, start.saturating_add(length), None)?;
     out(head + part + &tail)
@@ -549,6 +552,10 @@ pub(super) fn char_to_int(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     Ok(Value::Int(text(args, 0)?.bytes().next().map_or(0, |b| i64::from(b as i8))))
 }
 
+fn zero_byte() -> SqlError {
+    SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\": 0x00")
+}
+
 pub(super) fn convert_from(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let encoding = text(args, 1)?.to_ascii_uppercase();
     if !matches!(encoding.as_str(), "UTF8" | "UTF-8" | "UNICODE" | "SQL_ASCII") {
@@ -557,7 +564,8 @@ pub(super) fn convert_from(_: &mut Env, args: Args, _: Types) -> Result<Value> {
     let data = bytes(args, 0)?;
     match std::str::from_utf8(data) {
         Ok(text) if !text.contains('\0') => out(text),
-        Ok(_) => Err(SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\": 0x00")),
+        Ok(_) => Err(zero_byte()),
+        Err(error) if data[..error.valid_up_to()].contains(&0) => Err(zero_byte()),
         Err(error) => {
             let wrong = data[error.valid_up_to()..].iter().take(error.error_len().unwrap_or(1));
             let wrong: Vec<String> = wrong.map(|byte| format!("0x{byte:02x}")).collect();

@@ -773,7 +773,7 @@ pub(super) const SCALARS: &[Scalar] = &[
     of(3450, documents::to_int::<2>), // int2(jsonb)
     of(3451, documents::to_int::<4>), // int4(jsonb)
     of(3452, documents::to_int::<8>), // int8(jsonb)
-    of(3453, documents::to_float), // float4(jsonb)
+    of(3453, documents::to_real), // float4(jsonb)
     of(3461, dates::make_timestamp), // make_timestamp(integer,integer,integer,integer,integer,double precision)
     of(3462, dates::make_timestamptz), // make_timestamptz(integer,integer,integer,integer,integer,double precision)
     of(3463, dates::make_timestamptz), // make_timestamptz(integer,integer,integer,integer,integer,double precision,text)

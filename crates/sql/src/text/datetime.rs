@@ -78,6 +78,13 @@ struct Reader<'a> {
 
 /// The number at the beginning of a text, and the rest.
 fn leading(text: &str) -> Result<(i64, &str), Fault> {
+    let (number, rest) = leading_wide(text)?;
+    i32::try_from(number).map_err(|_| Fault::Field)?;
+    Ok((number, rest))
+}
+
+/// The same of any size: the hours of an interval may be many.
+fn leading_wide(text: &str) -> Result<(i64, &str), Fault> {
     let signed = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = signed.bytes().take_while(u8::is_ascii_digit).count();
     let end = text.len() - signed.len() + digits;
@@ -85,7 +92,6 @@ fn leading(text: &str) -> Result<(i64, &str), Fault> {
         return Ok((0, text));
     }
     let number: i64 = text[..end].parse().map_err(|_| Fault::Field)?;
-    i32::try_from(number).map_err(|_| Fault::Field)?;
     Ok((number, &text[end..]))
 }
 
@@ -129,7 +135,7 @@ pub(crate) fn displacement(text: &str) -> Result<i32, Fault> {
 
 /// `04:05`, `04:05:06.789`: hours, minutes, seconds and microseconds. `05:06.7` has no hours.
 pub(crate) fn clock(text: &str) -> Result<(i64, i64, i64, i64), Fault> {
-    let (hour, rest) = leading(text)?;
+    let (hour, rest) = leading_wide(text)?;
     let rest = rest.strip_prefix(':').ok_or(Fault::Format)?;
     let (minute, rest) = leading(rest)?;
     let (hour, minute, second, micros) = match rest.as_bytes().first() {
@@ -200,8 +206,8 @@ impl Reader<'_> {
             return Err(Fault::Format);
         }
         let (hour, minute, second, micros) = clock(text)?;
-        let whole = ((hour * 60 + minute) * 60 + second) * MICROS_PER_SECOND + micros;
-        if whole > MICROS_PER_DAY {
+        let whole = |hour: i64| ((hour * 60 + minute) * 60 + second) * MICROS_PER_SECOND + micros;
+        if hour > 24 || whole(hour) > MICROS_PER_DAY {
             return Err(Fault::Field);
         }
         self.set_time(hour, minute, second, micros);
@@ -286,7 +292,8 @@ impl Reader<'_> {
     fn labelled(&mut self, unit: Unit, text: &str) -> Result<u32, Fault> {
         let (value, rest) = leading(text)?;
         let fractional = matches!(unit, Unit::Julian | Unit::Time | Unit::Second);
-        if !rest.is_empty() && !(rest.starts_with('.') && fractional) {
+        let ends = rest.is_empty() || (rest.starts_with('.') && fractional);
+        if !ends {
             return Err(Fault::Format);
         }
         match unit {
@@ -420,11 +427,10 @@ impl Reader<'_> {
     }
 
     fn word(&mut self, text: &str, next: Option<&Field>) -> Result<u32, Fault> {
-        if special(text).is_none() || matches!(text, "z") {
-            if let Some(offset) = Zone::abbreviation(text) {
-                self.parts.offset = offset;
-                return Ok(ZONE);
-            }
+        let is_word = special(text).is_some();
+        if let Some(offset) = Zone::abbreviation(text).filter(|_| !is_word) {
+            self.parts.offset = offset;
+            return Ok(ZONE);
         }
         let Some(word) = special(text) else {
             self.parts.zone = Some(Zone::named(text).ok_or(Fault::Format)?);
@@ -561,11 +567,11 @@ impl Reader<'_> {
     }
 
     fn finish(&mut self) -> Result<Moment, Fault> {
-        self.check_date()?;
-        self.check_meridiem()?;
         if let Some(special) = self.parts.special {
             return Ok(special);
         }
+        self.check_date()?;
+        self.check_meridiem()?;
         if self.seen & DATE != DATE {
             return Err(Fault::Format);
         }

@@ -149,14 +149,16 @@ fn mask(unit: Unit, part: f64) -> u32 {
 
 const CLOCK_MASK: u32 = 0b111 | 1 << (3 + Unit::Minute as u32) | 1 << (3 + Unit::Hour as u32);
 
-fn clock_micros(text: &str, range: i32) -> Result<i64, Fault> {
+/// The time that a clock shows, before or after midnight.
+fn clock_micros(text: &str, range: i32, negative: bool) -> Result<i64, Fault> {
     let (hour, minute, second, fraction) = clock(text)?;
     let (hour, minute, second) = match text.matches(':').count() {
         1 if range == range::MINUTE | range::SECOND && !text.contains('.') => (0, hour, minute),
         _ => (hour, minute, second),
     };
-    let whole = hour.checked_mul(MICROS_PER_HOUR).ok_or(Fault::Field)?;
-    Ok(whole + minute * MICROS_PER_MINUTE + second * MICROS_PER_SECOND + fraction)
+    let rest = minute * MICROS_PER_MINUTE + second * MICROS_PER_SECOND + fraction;
+    let micros = i128::from(hour) * i128::from(MICROS_PER_HOUR) + i128::from(rest);
+    i64::try_from(if negative { -micros } else { micros }).map_err(|_| Fault::Field)
 }
 
 /// A number with an optional sign and fraction: its whole part and the rest.
@@ -210,9 +212,9 @@ fn read(text: &str, range: i32, style: IntervalStyle) -> Result<Interval, Fault>
             }
             _ if field.kind == FieldKind::Time || signed_clock => {
                 let digits = field.text.trim_start_matches(['+', '-']);
-                let micros = clock_micros(digits, range)?;
                 let negative = field.text.starts_with('-') || all_negative;
-                sum.micros = sum.micros.checked_add(if negative { -micros } else { micros }).ok_or(Fault::Field)?;
+                let micros = clock_micros(digits, range, negative)?;
+                sum.micros = sum.micros.checked_add(micros).ok_or(Fault::Field)?;
                 (unit_now, pending) = (Some(Unit::Day), false);
                 CLOCK_MASK
             }
@@ -264,13 +266,10 @@ fn years_months(text: &str, dash: usize) -> Result<i64, Fault> {
 fn iso(text: &str) -> Result<Interval, Fault> {
     let body = text.strip_prefix('P').ok_or(Fault::Format)?;
     let (date, time) = match body.split_once('T') {
-        Some((_, "")) => return Err(Fault::Format),
         Some((date, time)) => (date, time),
+        None if body.is_empty() => return Err(Fault::Format),
         None => (body, ""),
     };
-    if date.is_empty() && time.is_empty() {
-        return Err(Fault::Format);
-    }
     let mut sum = Sum::default();
     iso_date(date, &mut sum)?;
     iso_time(time, &mut sum)?;
@@ -316,8 +315,8 @@ fn iso_date(text: &str, sum: &mut Sum) -> Result<(), Fault> {
 
 fn iso_time(text: &str, sum: &mut Sum) -> Result<(), Fault> {
     if text.contains(':') {
-        let micros = clock_micros(text.trim_start_matches('-'), range::FULL)?;
-        sum.micros += if text.starts_with('-') { -micros } else { micros };
+        let micros = clock_micros(text.trim_start_matches('-'), range::FULL, text.starts_with('-'))?;
+        sum.micros = sum.micros.checked_add(micros).ok_or(Fault::Field)?;
         return Ok(());
     }
     for (text, letter) in pairs(text)? {

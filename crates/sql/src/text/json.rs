@@ -154,12 +154,13 @@ impl<'a> Parser<'a> {
     }
 
     fn string(&mut self) -> Result<String, SqlError> {
+        let start = self.at;
         self.at += 1;
         let mut out = String::new();
         loop {
             let rest = &self.text[self.at..];
             let c = rest.chars().next().ok_or_else(|| refused("The input string ended unexpectedly."));
-            let c = c.map_err(|_| refused(format!("Token \"{}\" is invalid.", self.text[self.at..].to_string())))?;
+            let c = c.map_err(|_| refused(format!("Token \"{}\" is invalid.", &self.text[start..])))?;
             self.at += c.len_utf8();
             match c {
                 '"' => return Ok(out),
@@ -198,6 +199,11 @@ impl<'a> Parser<'a> {
     fn unicode(&mut self, out: &mut String) -> Result<(), SqlError> {
         let first = self.hex()?;
         let low = || refused("Unicode low surrogate must follow a high surrogate.");
+        if self.flavour == Flavour::Json && (0xD800..=0xDFFF).contains(&first) {
+            // A `json` is kept as it was written; half a character matters only to who takes it out.
+            out.push(char::REPLACEMENT_CHARACTER);
+            return Ok(());
+        }
         let code = match first {
             0xD800..=0xDBFF => {
                 if !self.text[self.at..].starts_with("\\u") {

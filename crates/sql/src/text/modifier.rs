@@ -5,9 +5,9 @@ use crate::runtime::numeric::Number;
 use crate::types::*;
 use isles_kernel::error::SqlError;
 use isles_kernel::interval::Interval;
-use isles_kernel::value::Value;
+use isles_kernel::value::{TIMESTAMPS, Value};
 
-/// How a value came to be converted: by a cast that was written, or because it is assigned.
+/// Digits of a second that are kept at all.
 const MAX_PRECISION: u32 = 6;
 
 /// Fits a value to the modifier of its type. A cast that was written cuts a text silently; an assignment cuts only
@@ -28,8 +28,8 @@ pub fn apply_modifier(value: Value, ty: Type, explicit: bool) -> Result<Value, S
             let (precision, scale) = numeric_modifier(ty.modifier);
             Number::of(&number).fitted(precision, scale).map(|number| Value::Numeric(number.into()))
         }
-        (TIMESTAMP, Value::Timestamp(t)) => Ok(Value::Timestamp(rounded_moment(t, ty.modifier))),
-        (TIMESTAMPTZ, Value::TimestampTz(t)) => Ok(Value::TimestampTz(rounded_moment(t, ty.modifier))),
+        (TIMESTAMP, Value::Timestamp(t)) => rounded_moment(t, ty.modifier).map(Value::Timestamp),
+        (TIMESTAMPTZ, Value::TimestampTz(t)) => rounded_moment(t, ty.modifier).map(Value::TimestampTz),
         (TIME, Value::Time(t)) => Ok(Value::Time(rounded(t, ty.modifier as u32))),
         (INTERVAL, Value::Interval(interval)) => fitted_interval(interval, ty.modifier).map(Value::Interval),
         (oid, Value::Array(members)) => {
@@ -70,8 +70,13 @@ pub(crate) fn rounded(micros: i64, digits: u32) -> i64 {
     }
 }
 
-fn rounded_moment(micros: i64, modifier: i32) -> i64 {
-    if [i64::MIN, i64::MAX].contains(&micros) { micros } else { rounded(micros, modifier as u32) }
+fn rounded_moment(micros: i64, modifier: i32) -> Result<i64, SqlError> {
+    if [i64::MIN, i64::MAX].contains(&micros) {
+        return Ok(micros);
+    }
+    let rounded = rounded(micros, modifier as u32);
+    let valid = TIMESTAMPS.contains(&rounded).then_some(rounded);
+    valid.ok_or_else(|| SqlError::new("22008", "timestamp out of range"))
 }
 
 /// Keeps the fields that the type has, down to its last one, and rounds its seconds.

@@ -158,10 +158,10 @@ fn write_moment(out: &mut String, local: i64, zone: Option<(i64, i32)>, settings
 pub(crate) fn write_offset(out: &mut String, offset: i32) {
     let away = offset.unsigned_abs();
     let _ = write!(out, "{}{:02}", if offset < 0 { '-' } else { '+' }, away / 3600);
-    if away % 3600 != 0 {
+    if !away.is_multiple_of(3600) {
         let _ = write!(out, ":{:02}", away / 60 % 60);
     }
-    if away % 60 != 0 {
+    if !away.is_multiple_of(60) {
         let _ = write!(out, ":{:02}", away % 60);
     }
 }

@@ -53,7 +53,7 @@ impl Zone {
         let sign = if seconds_east < 0 { '-' } else { '+' };
         let away = seconds_east.unsigned_abs();
         let mut name = format!("<{sign}{:02}", away / 3600);
-        if away % 3600 != 0 {
+        if !away.is_multiple_of(3600) {
             name.push_str(&format!(":{:02}", away / 60 % 60));
         }
         let reversed = if seconds_east < 0 { '+' } else { '-' };

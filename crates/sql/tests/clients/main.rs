@@ -49,7 +49,7 @@ fn follow(statement: &str) -> Result<(), String> {
         schema: &Schema::default(),
         search_path: &search_path,
         database: "shop",
-        time_zone: "UTC",
+        settings: &isles_sql::text::Settings::default(),
         default_kind: DefaultKind::Hash,
         default_buckets: 64,
     };

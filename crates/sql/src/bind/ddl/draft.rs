@@ -41,6 +41,19 @@ impl RelationKind {
     }
 }
 
+/// What `IF EXISTS` and `IF NOT EXISTS` decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Otherwise {
+    Fail,
+    Skip,
+}
+
+impl Otherwise {
+    pub(super) fn of(said: bool) -> Otherwise {
+        if said { Otherwise::Skip } else { Otherwise::Fail }
+    }
+}
+
 /// What is dropped with something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behavior {

@@ -4,7 +4,7 @@
 //! from, a view on whatever its query names. Whether a view is broken is found by binding its query against the schema
 //! as it would be.
 
-use super::draft::{Behavior, Draft, RelationKind, described, own_name_of};
+use super::draft::{Behavior, Draft, Otherwise, RelationKind, described, own_name_of};
 use super::text::{identifier, strings};
 use super::{DdlChange, Result};
 use isles_kernel::error::SqlError;
@@ -31,7 +31,7 @@ pub(super) fn drop(mut draft: Draft<'_>, statement: &DropStmt) -> Result<Option<
     let mut names = Vec::new();
     for object in statement.objects() {
         let name = own_name_of(&strings(object))?;
-        if found(&mut draft, kind, &name, statement.missing_ok)? && !names.contains(&name) {
+        if found(&mut draft, kind, &name, Otherwise::of(statement.missing_ok))? && !names.contains(&name) {
             names.push(name);
         }
     }
@@ -60,7 +60,7 @@ fn missing_kind(mut draft: Draft<'_>, statement: &DropStmt) -> Result<Option<Ddl
     Ok(Some(draft.finish(tag)))
 }
 
-fn found(draft: &mut Draft<'_>, kind: RelationKind, name: &str, missing_ok: bool) -> Result<bool> {
+fn found(draft: &mut Draft<'_>, kind: RelationKind, name: &str, otherwise: Otherwise) -> Result<bool> {
     match draft.kind_of(name) {
         Some(there) if there == kind => Ok(true),
         Some(there) => {
@@ -70,7 +70,7 @@ fn found(draft: &mut Draft<'_>, kind: RelationKind, name: &str, missing_ok: bool
             let word = there.word();
             Err(error.with_hint(format!("Use DROP {} to remove {other} {word}.", word.to_uppercase())))
         }
-        None if missing_ok => {
+        None if otherwise == Otherwise::Skip => {
             draft.notice(format!("{} \"{name}\" does not exist, skipping", kind.word()));
             Ok(false)
         }

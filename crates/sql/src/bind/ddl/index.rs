@@ -1,7 +1,7 @@
 //! CREATE INDEX.
 
 use super::constraint::{check_shard_key, expression};
-use super::draft::{Draft, own_name};
+use super::draft::{Draft, Otherwise, own_name};
 use super::text::expression_text;
 use super::{Purpose, Result, exists};
 use isles_kernel::error::SqlError;
@@ -15,7 +15,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     let table_name = own_name(statement.relation())?;
     let table = draft.table(&table_name)?.clone();
     if let Some(name) = statement.idxname().filter(|name| draft.schema.is_taken(name)) {
-        return exists(draft, name, statement.if_not_exists);
+        return exists(draft, name, Otherwise::of(statement.if_not_exists));
     }
     let mut parts = Vec::new();
     for element in statement.index_params() {

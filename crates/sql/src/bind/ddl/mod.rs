@@ -33,7 +33,7 @@ mod view;
 use super::utility::{Context, Utility};
 use crate::tree::Field;
 use crate::types::Type;
-use draft::{Draft, own_name};
+use draft::{Draft, Otherwise, own_name};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, SchemaChange, Table};
 use isles_kernel::value::Value;
@@ -170,9 +170,9 @@ fn create_schema(draft: &mut Draft<'_>, statement: &nodes::CreateSchemaStmt) -> 
 }
 
 /// A relation that is there already: an error, or a notice where that was foreseen.
-fn exists(draft: &mut Draft<'_>, name: &str, if_not_exists: bool) -> Result<()> {
+fn exists(draft: &mut Draft<'_>, name: &str, otherwise: Otherwise) -> Result<()> {
     let message = format!("relation \"{name}\" already exists");
-    if !if_not_exists {
+    if otherwise == Otherwise::Fail {
         return Err(SqlError::new("42P07", message));
     }
     draft.notices.push(SqlError::new("42P07", format!("{message}, skipping")));

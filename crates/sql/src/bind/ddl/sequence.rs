@@ -1,6 +1,6 @@
 //! Sequences: their options, with PostgreSQL's defaults and checks.
 
-use super::draft::{Draft, no_column, own_name, own_name_of};
+use super::draft::{Draft, Otherwise, no_column, own_name, own_name_of};
 use super::text::strings;
 use super::{DdlChange, Result};
 use isles_kernel::error::SqlError;
@@ -209,7 +209,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &nodes::CreateSeqStmt) ->
     super::refuse_temporary(statement.sequence())?;
     let name = own_name(statement.sequence())?;
     if draft.schema.is_taken(&name) {
-        return super::exists(draft, &name, statement.if_not_exists);
+        return super::exists(draft, &name, Otherwise::of(statement.if_not_exists));
     }
     let options = Options::read(draft, statement.options())?;
     let sequence = options.applied(plain(&name, options.ty.unwrap_or(DataType::Int8)), Start::New)?;

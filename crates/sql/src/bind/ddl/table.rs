@@ -2,7 +2,7 @@
 
 use super::column::{self, Defined};
 use super::constraint::{self, name_list};
-use super::draft::{Draft, own_name};
+use super::draft::{Draft, Otherwise, own_name};
 use super::text::{identifier, statement_text};
 use super::{DdlChange, Result, exists, refuse_temporary};
 use crate::bind::utility::DefaultKind;
@@ -31,7 +31,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateStmt) -> Result<()
     refuse_unusual(statement)?;
     let name = own_name(statement.relation())?;
     if draft.schema.is_taken(&name) {
-        return exists(draft, &name, statement.if_not_exists);
+        return exists(draft, &name, Otherwise::of(statement.if_not_exists));
     }
     let (columns, table_constraints) = elements(draft, &name, statement)?;
     let placement = Placement::read(statement.options())?;
@@ -263,7 +263,7 @@ pub(super) fn create_as(draft: Draft<'_>, statement: &nodes::CreateTableAsStmt) 
     if matches!(statement.query(), Node::ExecuteStmt(_)) {
         return Err(SqlError::unsupported("CREATE TABLE AS EXECUTE is not supported"));
     }
-    fill(draft, into, &statement_text(statement.query())?, statement.if_not_exists)
+    fill(draft, into, &statement_text(statement.query())?, Otherwise::of(statement.if_not_exists))
 }
 
 /// `SELECT … INTO`: the query without its INTO.
@@ -274,17 +274,17 @@ pub(super) fn select_into(draft: Draft<'_>, select: &nodes::SelectStmt) -> Resul
         select.as_mut().set_into_clause(mem.make_unique(None::<&IntoClause>));
         select
     });
-    fill(draft, into, &statement_text(Node::SelectStmt(&query))?, false)
+    fill(draft, into, &statement_text(Node::SelectStmt(&query))?, Otherwise::Fail)
 }
 
-fn fill(mut draft: Draft<'_>, into: &IntoClause, query: &str, if_not_exists: bool) -> Result<DdlChange> {
+fn fill(mut draft: Draft<'_>, into: &IntoClause, query: &str, otherwise: Otherwise) -> Result<DdlChange> {
     refuse_temporary(into.rel())?;
     if into.table_space_name().is_some() || into.access_method().is_some() {
         return Err(SqlError::unsupported("TABLESPACE and access methods are not supported"));
     }
     let name = own_name(into.rel())?;
     if draft.schema.is_taken(&name) {
-        exists(&mut draft, &name, if_not_exists)?;
+        exists(&mut draft, &name, otherwise)?;
         return Ok(draft.finish("CREATE TABLE AS"));
     }
     let columns = query_table(&draft, into, query)?;

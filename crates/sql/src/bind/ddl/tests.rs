@@ -3,6 +3,7 @@
 use crate::bind::utility::{DefaultKind, Utility};
 use crate::bind::{BindContext, BoundStatement, bind};
 use crate::parse;
+use crate::text::Settings;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{CommentOn, HIDDEN_KEY_COLUMN, Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
@@ -10,16 +11,19 @@ use isles_kernel::value::Value;
 use super::DdlChange;
 
 fn bound(schema: &Schema, sql: &str, default_kind: DefaultKind) -> Result<Utility, SqlError> {
-    let path = ["public".to_string()];
-    let context = context(schema, &path, default_kind);
+    let (path, settings) = (["public".to_string()], Settings::default());
+    let context = BindContext {
+        schema,
+        search_path: &path,
+        database: "isles",
+        settings: &settings,
+        default_kind,
+        default_buckets: 64,
+    };
     match bind(&parse::parse_one(sql)?, &context, &[])?.statement {
         BoundStatement::Other(utility) => Ok(*utility),
         other => panic!("{sql} is not a utility statement: {other:?}"),
     }
-}
-
-fn context<'a>(schema: &'a Schema, path: &'a [String], default_kind: DefaultKind) -> BindContext<'a> {
-    BindContext { default_kind, default_buckets: 64, ..BindContext::new(schema, path) }
 }
 
 fn change(schema: &Schema, sql: &str) -> Result<DdlChange, SqlError> {

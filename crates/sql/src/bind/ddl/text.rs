@@ -161,7 +161,7 @@ mod tests {
             let sql = format!("SELECT {text}");
             let parsed = pg_raw_parse::parse(&sql).expect("it parses");
             let Some(Node::SelectStmt(select)) = parsed.stmts().next() else { panic!("a select") };
-            let Some(Node::ResTarget(target)) = select.target_list().first() else { panic!("a target") };
+            let Some(target) = select.target_list().first() else { panic!("a target") };
             let printed = expression_text(target.val()).expect("it prints");
             let again = pg_raw_parse::parse(&format!("SELECT {printed}")).expect("it parses again");
             assert_eq!(again.stmts().count(), 1, "{printed}");

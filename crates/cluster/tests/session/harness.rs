@@ -9,35 +9,35 @@ use isles_sql::text;
 use std::sync::Arc;
 
 /// A database that is gone with the test.
-pub struct Db {
-    pub database: Arc<Database>,
-    pub folder: tempfile::TempDir,
+pub(crate) struct Db {
+    pub(crate) database: Arc<Database>,
+    pub(crate) folder: tempfile::TempDir,
 }
 
-pub fn env() -> Arc<dyn Env> {
+pub(crate) fn env() -> Arc<dyn Env> {
     Arc::new(TokioEnv::current())
 }
 
 impl Db {
-    pub async fn sqlite(shards: usize) -> Db {
+    pub(crate) async fn sqlite(shards: usize) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
         let database = Database::open(Config::sqlite(folder.path(), shards), env()).await.expect("it opens");
         Db { database, folder }
     }
 
-    pub async fn postgres(urls: Vec<String>) -> Db {
+    pub(crate) async fn postgres(urls: Vec<String>) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
         let database = Database::open(Config::postgres(folder.path(), urls), env()).await.expect("it opens");
         Db { database, folder }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let login = Login { user: "alice".into(), database: "isles".into(), settings: Vec::new() };
         Client { session: self.database.session(login).expect("a session") }
     }
 
     /// Closes it and opens it again, as a restart does.
-    pub async fn restart(self, shards: usize) -> Db {
+    pub(crate) async fn restart(self, shards: usize) -> Db {
         self.database.close().await.expect("it closes");
         let Db { database, folder } = self;
         drop(database);
@@ -46,8 +46,8 @@ impl Db {
     }
 }
 
-pub struct Client {
-    pub session: Session,
+pub(crate) struct Client {
+    pub(crate) session: Session,
 }
 
 fn shown(value: &Value, ty: isles_sql::types::Type) -> String {
@@ -61,11 +61,11 @@ fn shown(value: &Value, ty: isles_sql::types::Type) -> String {
 
 impl Client {
     /// Runs one statement and shows what came of it: rows as `a|b`, each on its own, or the tag.
-    pub async fn try_run(&mut self, sql: &str) -> Result<Vec<String>, SqlError> {
+    pub(crate) async fn try_run(&mut self, sql: &str) -> Result<Vec<String>, SqlError> {
         self.try_with(sql, Vec::new()).await
     }
 
-    pub async fn try_with(&mut self, sql: &str, params: Vec<Value>) -> Result<Vec<String>, SqlError> {
+    pub(crate) async fn try_with(&mut self, sql: &str, params: Vec<Value>) -> Result<Vec<String>, SqlError> {
         let prepared = self.session.prepare(sql, &[]).await?;
         match self.session.execute(&prepared, params).await? {
             Answer::Rows(mut rows) => {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    pub async fn run(&mut self, sql: &str) -> Vec<String> {
+    pub(crate) async fn run(&mut self, sql: &str) -> Vec<String> {
         match self.try_run(sql).await {
             Ok(lines) => lines,
             Err(error) => panic!("{sql}: {error} {:?}", error.hint),
@@ -93,14 +93,14 @@ impl Client {
     }
 
     /// The SQLSTATE of what must fail.
-    pub async fn fails(&mut self, sql: &str) -> &'static str {
+    pub(crate) async fn fails(&mut self, sql: &str) -> &'static str {
         match self.try_run(sql).await {
             Ok(lines) => panic!("{sql} gave {lines:?}"),
             Err(error) => error.sqlstate,
         }
     }
 
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         self.session.status()
     }
 }

@@ -200,7 +200,7 @@ async fn scatter() {
             client.query(&statement, &[]).await.expect("rows");
             ours.push(began.elapsed().as_secs_f64());
             let began = Instant::now();
-            let mut prepared = file.prepare_cached(sql).expect("prepared");
+            let mut prepared = file.prepare(sql).expect("prepared");
             let rows = prepared.query_map([], |row| row.get::<_, i64>(0)).expect("rows");
             assert!(rows.count() > 0, "rows come");
             raw.push(began.elapsed().as_secs_f64());

@@ -139,7 +139,7 @@ impl Schema {
             return invalid(format!("cannot drop table \"{name}\" because table \"{}\" refers to it", other.name));
         }
         let table = self.tables.remove(name);
-        self.sequences.retain(|_, sequence| !sequence.owner.as_ref().is_some_and(|(owner, _)| owner == name));
+        self.sequences.retain(|_, sequence| sequence.owner.as_ref().is_none_or(|(owner, _)| owner != name));
         let keys: Vec<String> = table.into_iter().flat_map(|table| table.keys).map(|key| key.name).collect();
         self.comments.retain(|(on, _)| match on {
             CommentOn::Table(table) | CommentOn::Column(table, _) | CommentOn::Constraint(table, _) => table != name,
@@ -453,9 +453,10 @@ impl Schema {
                 column.default_sql = Some(nextval_default(to));
             }
         }
-        self.edit_comments(|on| match on {
-            CommentOn::Sequence(sequence) => rename(sequence, name, to),
-            _ => {}
+        self.edit_comments(|on| {
+            if let CommentOn::Sequence(sequence) = on {
+                rename(sequence, name, to);
+            }
         });
         Ok(())
     }

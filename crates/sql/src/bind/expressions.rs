@@ -9,6 +9,7 @@ use crate::types::{self, Oid, Type};
 use crate::{parse, print};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, Table};
+use isles_kernel::value::Value;
 use pg_raw_parse::nodes;
 use std::sync::Arc;
 
@@ -48,10 +49,10 @@ impl Expressions for OfBinder<'_> {
             let message = format!("column \"{column}\" is of type {to} but default expression is of type {from}");
             SqlError::new("42804", message).with_hint("You will need to rewrite or cast the expression.")
         })?;
-        Ok(match expr.kind {
-            ExprKind::Const(value) => DefaultValue::Constant(value),
-            _ if is_volatile(&expr) => DefaultValue::PerRow,
-            _ => DefaultValue::PerStatement,
+        Ok(match constant(&expr) {
+            Some(value) => DefaultValue::Constant(value),
+            None if is_volatile(&expr) => DefaultValue::PerRow,
+            None => DefaultValue::PerStatement,
         })
     }
 
@@ -74,6 +75,22 @@ impl Expressions for OfBinder<'_> {
             postgres: printed.postgres,
             columns: columns_of(&expr, &of),
         })
+    }
+}
+
+/// The value of a constant, also of a text that is short enough for its type.
+fn constant(expr: &Expr) -> Option<Value> {
+    match &expr.kind {
+        ExprKind::Const(value) => Some(value.clone()),
+        ExprKind::Cast { arg, how: CastHow::Modifier { .. } } if expr.ty.oid == types::VARCHAR => match &arg.kind {
+            // The modifier of a varchar is its length and four more.
+            ExprKind::Const(Value::Text(text)) => {
+                let fits = text.chars().count() as i64 <= i64::from(expr.ty.modifier) - 4;
+                fits.then(|| Value::Text(text.clone()))
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 

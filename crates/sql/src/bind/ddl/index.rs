@@ -59,14 +59,11 @@ fn refuse_unusual(statement: &IndexStmt) -> Result<()> {
     if let Some((_, what)) = refused.iter().find(|(said, _)| *said) {
         return Err(SqlError::unsupported(format!("{what} in CREATE INDEX is not supported")));
     }
-    for option in statement.options() {
-        let name = option.defname().unwrap_or_default();
-        return Err(match name {
-            "global" => SqlError::unsupported("global indexes are not supported yet"),
-            other => SqlError::new("22023", format!("unrecognized parameter \"{other}\"")),
-        });
+    match statement.options().first().map(|option| option.defname().unwrap_or_default()) {
+        None => Ok(()),
+        Some("global") => Err(SqlError::unsupported("global indexes are not supported yet")),
+        Some(other) => Err(SqlError::new("22023", format!("unrecognized parameter \"{other}\""))),
     }
-    Ok(())
 }
 
 fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<KeyPart> {
@@ -119,7 +116,7 @@ fn expression_word(node: Node<'_>) -> String {
         Node::FuncCall(call) => call.funcname().iter().filter_map(Node::as_str).next_back().unwrap_or("expr").into(),
         Node::ColumnRef(column) => column.fields().iter().filter_map(Node::as_str).next_back().unwrap_or("expr").into(),
         Node::TypeCast(cast) => match expression_word(cast.arg()).as_str() {
-            "expr" => match cast.type_name().and_then(|name| name.names().iter().last()) {
+            "expr" => match cast.type_name().and_then(|name| name.names().iter().next_back()) {
                 Some(name) => name.sval().unwrap_or("expr").into(),
                 None => "expr".into(),
             },

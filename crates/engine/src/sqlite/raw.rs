@@ -258,6 +258,7 @@ impl Db {
         connection.pragma_update(None, "query_only", role == Role::Reader)?;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
+        value::register_checks(connection)?;
         let foreign = self.foreign.clone();
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }

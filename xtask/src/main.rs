@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask ci`, `tidy`, `bench` and `sim`.
+//! The project's own commands: `cargo xtask ci`, `tidy`, `bench`, `fuzz` and `sim`.
 //!
 //! In reading order:
 //!   * `tidy`  what a compiler does not check: documents that are true, crates in their order, nothing left behind
@@ -36,6 +36,17 @@ enum Command {
         /// What to measure
         what: Bench,
     },
+    /// Compares Isles with PostgreSQL on random input, for longer than CI does
+    Fuzz {
+        /// What to compare
+        what: Fuzz,
+        /// Statements on each of the four setups
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        statements: u64,
+        /// Replays the history of one seed instead
+        #[arg(long, value_parser = parse_seed)]
+        seed: Option<u64>,
+    },
     /// Replays one simulated history, or runs many
     ///
     /// A history is drawn from its seed: the same seed and the same commit give the same history.
@@ -53,6 +64,14 @@ enum Command {
 enum Bench {
     /// A SQLite shard beside raw SQLite
     Shard,
+    /// Isles beside PostgreSQL, PgBouncer and raw SQLite, over the wire
+    Sql,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Fuzz {
+    /// Random statements on Isles and on PostgreSQL
+    Sql,
 }
 
 fn main() -> ExitCode {
@@ -64,6 +83,11 @@ fn main() -> ExitCode {
             let args = ["bench", "-p", "isles-engine", "--bench", "shard"];
             Step::cargo("bench", &args).run(&root)
         }
+        Command::Bench { what: Bench::Sql } => {
+            let args = ["bench", "-p", "isles", "--bench", "sql"];
+            Step::cargo("bench", &args).run(&root)
+        }
+        Command::Fuzz { what: Fuzz::Sql, statements, seed } => fuzz_sql(statements, seed).run(&root),
         Command::Sim { seed, seeds } => sim(seed, seeds).run(&root),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -75,6 +99,13 @@ fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
     let step = Step::cargo("sim", &args);
     let step = seed.into_iter().fold(step, |step, seed| step.env("ISLES_SIM_SEED", seed));
     seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
+}
+
+/// The comparison is a test binary of the server.
+fn fuzz_sql(statements: u64, seed: Option<u64>) -> Step {
+    let args = ["test", "--release", "-p", "isles", "--test", "differential", "--", "--nocapture"];
+    let step = Step::cargo("fuzz", &args).env("ISLES_FUZZ_STATEMENTS", statements);
+    seed.into_iter().fold(step, |step, seed| step.env("ISLES_FUZZ_SEED", seed))
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

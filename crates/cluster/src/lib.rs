@@ -1,8 +1,16 @@
 //! What binds shards into one database.
 //!
 //! In reading order:
-//!   * [`catalog`]  the one linearizable store of shards, tables, groups, routing versions, indexes and plans
-//!   * [`session`]  what a client runs statements with
+//!   * [`catalog`]   the one linearizable store of shards, tables, groups, routing versions, indexes and plans
+//!   * [`roles`]     who may log in
+//!   * [`commit`]    transactions over several shards
+//!   * [`database`]  a catalog, its shards, and what every session shares
+//!   * `execute`     plans, carried out on the shards
+//!   * [`session`]   what a client runs statements with
 
 pub mod catalog;
+pub mod commit;
+pub mod database;
+mod execute;
+pub mod roles;
 pub mod session;

@@ -79,6 +79,9 @@ fn orders() -> Table {
         primary_key: vec!["id".into()],
         keys: vec![],
         foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     }
 }
 

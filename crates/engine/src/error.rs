@@ -113,7 +113,9 @@ impl From<SchemaError> for ShardError {
             SchemaError::NoTable(_) => "42P01",
             SchemaError::Exists(_) => "42P07",
             SchemaError::NoColumn { .. } => "42703",
-            SchemaError::NoKey { .. } => "42704",
+            SchemaError::NoKey { .. } | SchemaError::NoConstraint { .. } => "42704",
+            SchemaError::ConstraintExists { .. } => "42710",
+            SchemaError::ColumnExists { .. } => "42701",
             SchemaError::Invalid(_) => "42P16",
         };
         ShardError::statement(sqlstate, error.to_string())

@@ -50,6 +50,8 @@ pub struct Fence {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
     Bucket(GroupName, BucketId),
+    /// Buckets `first..=last`, for a statement that reads or writes whatever the shard has of a group.
+    Buckets(GroupName, BucketId, BucketId),
     /// A tenant, and the bucket it hashes to, which counts unless the tenant is pinned.
     Tenant(Option<TenantId>, GroupName, BucketId),
     Shared,
@@ -58,7 +60,7 @@ pub enum Claimed {
 impl Claimed {
     pub fn unit(&self) -> Unit {
         match self {
-            Claimed::Bucket(group, bucket) => Unit::Bucket(group.clone(), *bucket),
+            Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => Unit::Bucket(group.clone(), *bucket),
             Claimed::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
             Claimed::Shared => Unit::Shared,
         }
@@ -168,18 +170,35 @@ impl FenceTable {
     fn check_one(&self, claimed: RoutingVersion, unit: &Claimed, access: Access) -> Result<()> {
         let fence = match unit {
             Claimed::Bucket(group, bucket) => self.bucket(group, *bucket),
+            Claimed::Buckets(group, first, last) => return self.check_range(claimed, group, *first, *last, access),
             Claimed::Tenant(tenant, group, bucket) => {
                 self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket))
             }
             Claimed::Shared => self.shared,
         };
-        let (needed, mode) = fence.unwrap_or((RoutingVersion::ZERO, FenceMode::Closed));
-        let allowed = match mode {
-            FenceMode::Open => claimed >= needed,
-            FenceMode::ReadOnly => access == Access::Read && claimed >= needed,
-            FenceMode::Closed => false,
-        };
-        if allowed { Ok(()) } else { Err(ShardError::Moved { unit: unit.unit(), claimed, needed }) }
+        allow(fence, claimed, access).map_err(|needed| ShardError::Moved { unit: unit.unit(), claimed, needed })
+    }
+
+    /// As checking each bucket, by runs.
+    fn check_range(
+        &self,
+        claimed: RoutingVersion,
+        group: &GroupName,
+        first: BucketId,
+        last: BucketId,
+        access: Access,
+    ) -> Result<()> {
+        let runs = self.buckets.get(group).map_or(&[][..], Vec::as_slice);
+        let mut next = first.0;
+        for run in &runs[runs.partition_point(|run| run.last < first.0)..] {
+            if next > last.0 || run.first > next {
+                break;
+            }
+            let moved = |needed| moved(group, next, claimed, needed);
+            allow(Some((run.version, run.mode)), claimed, access).map_err(moved)?;
+            next = run.last.saturating_add(1);
+        }
+        if next > last.0 { Ok(()) } else { Err(moved(group, next, claimed, RoutingVersion::ZERO)) }
     }
 
     fn bucket(&self, group: &GroupName, bucket: BucketId) -> Option<(RoutingVersion, FenceMode)> {
@@ -187,6 +206,25 @@ impl FenceTable {
         let at = runs.partition_point(|run| run.last < bucket.0);
         runs.get(at).filter(|run| run.first <= bucket.0).map(|run| (run.version, run.mode))
     }
+}
+
+/// Whether a fence lets a request in; if not, the version that it needs.
+fn allow(
+    fence: Option<(RoutingVersion, FenceMode)>,
+    claimed: RoutingVersion,
+    access: Access,
+) -> std::result::Result<(), RoutingVersion> {
+    let (needed, mode) = fence.unwrap_or((RoutingVersion::ZERO, FenceMode::Closed));
+    let allowed = match mode {
+        FenceMode::Open => claimed >= needed,
+        FenceMode::ReadOnly => access == Access::Read && claimed >= needed,
+        FenceMode::Closed => false,
+    };
+    if allowed { Ok(()) } else { Err(needed) }
+}
+
+fn moved(group: &GroupName, bucket: u32, claimed: RoutingVersion, needed: RoutingVersion) -> ShardError {
+    ShardError::Moved { unit: Unit::Bucket(group.clone(), BucketId(bucket)), claimed, needed }
 }
 
 fn check_rise(old: Option<RoutingVersion>, new: RoutingVersion) -> Result<()> {
@@ -296,6 +334,13 @@ mod tests {
                 prop_assert_eq!(table.bucket(&group(), BucketId(bucket)), expected);
             }
             prop_assert_eq!(&FenceTable::from_fences(table.fences()).expect("valid"), &table);
+            for (first, last) in (0..20).flat_map(|first| (first..22).map(move |last| (first, last))) {
+                let version = RoutingVersion(15);
+                let each = (first..=last).map(|bucket| Claimed::Bucket(group(), BucketId(bucket))).collect();
+                let range = vec![Claimed::Buckets(group(), BucketId(first), BucketId(last))];
+                let [each, range] = [each, range].map(|units| table.check(&Claim { version, units }, Access::Write));
+                prop_assert_eq!(each, range);
+            }
         }
     }
 }

@@ -18,7 +18,9 @@ use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Fence};
 use async_trait::async_trait;
 use isles_kernel::change::Change;
-use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{
+    BucketId, GroupName, PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId,
+};
 use isles_kernel::schema::{Schema, SchemaChange, Unit};
 use isles_kernel::value::{DataType, Value};
 use std::ops::RangeInclusive;
@@ -42,6 +44,9 @@ pub const MAX_PARAMETERS: usize = 32_766;
 pub const MAX_SQL_BYTES: usize = 1 << 20;
 /// Statements of one request.
 pub const MAX_STATEMENTS: usize = 10_000;
+/// What a shard may have to keep of one transaction over several shards. It is held in memory, and written to the
+/// catalog and back.
+pub const MAX_REDO_BYTES: usize = 32 << 20;
 
 pub type Row = Vec<Value>;
 
@@ -139,6 +144,10 @@ pub enum Isolation {
     Serializable,
 }
 
+/// A state of a shard that is open: it rises with each commit. Equal numbers mean that nothing was committed between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateNumber(pub u64);
+
 /// How an interactive transaction begins.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -146,11 +155,14 @@ pub struct Begin {
     pub access: Access,
     pub isolation: Isolation,
     pub limits: Limits,
+    /// For a transaction that has read from a snapshot and now writes: it conflicts if anything was committed since.
+    /// Only where snapshots have a number.
+    pub since: Option<StateNumber>,
 }
 
 impl Begin {
     pub fn new(claim: Claim, access: Access) -> Begin {
-        Begin { claim, access, isolation: Isolation::default(), limits: Limits::default() }
+        Begin { claim, access, isolation: Isolation::default(), limits: Limits::default(), since: None }
     }
 }
 
@@ -173,6 +185,8 @@ pub trait Transaction: Send {
     /// Claims more units, checked like the first ones.
     async fn claim(&mut self, claim: Claim) -> Result<()>;
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome>;
+    /// Runs statements one after the other, up to the first that fails.
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>>;
     /// Begins to read a result piecemeal.
     async fn open(&mut self, statement: &Statement) -> Result<CursorId>;
     async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage>;
@@ -181,6 +195,35 @@ pub trait Transaction: Send {
     async fn rollback_to(&mut self, name: &str) -> Result<()>;
     async fn release(&mut self, name: &str) -> Result<()>;
     async fn commit(self: Box<Self>) -> Result<()>;
+    async fn rollback(self: Box<Self>) -> Result<()>;
+
+    /// Bounds the statements that follow; until then they have the bounds of [`Begin`].
+    fn bound(&mut self, limits: Limits);
+
+    /// The state that a reading transaction shows, or an earlier one. None where states have no number.
+    fn state(&self) -> Option<StateNumber> {
+        None
+    }
+
+    /// Whether there is anything to commit.
+    async fn has_written(&mut self) -> Result<bool>;
+
+    /// The first phase of a commit over several shards: from here on the transaction can commit, whatever happens, and
+    /// waits for the word. `forget` are earlier pledges whose decisions are gone; remembering them ends in the same
+    /// transaction.
+    async fn pledge(self: Box<Self>, id: &PledgeId, forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>>;
+}
+
+/// A transaction that has promised to commit. The promise must be kept once the decision is recorded: a pledge that
+/// is dropped, or whose commit fails, stops a shard that does not keep it by itself.
+#[async_trait]
+pub trait Pledge: Send {
+    /// What carries the transaction out again should the process die before [`Pledge::commit`]. None: the shard itself
+    /// keeps it.
+    fn redo(&self) -> Option<&[u8]>;
+    /// Keeps the promise: the decision is recorded.
+    async fn commit(self: Box<Self>) -> Result<()>;
+    /// Takes it back: there is no decision, and there will be none.
     async fn rollback(self: Box<Self>) -> Result<()>;
 }
 
@@ -389,7 +432,19 @@ pub trait Shard: Send + Sync {
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>>;
+    /// Whether schema changes would be refused, for what they say or for what is in the tables. Nothing is changed.
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()>;
     async fn schema(&self) -> Result<Arc<Schema>>;
+
+    /// Pledges whose names begin with `prefix` and that wait for the word. Empty where they die with the process.
+    async fn pledges(&self, prefix: &str) -> Result<Vec<PledgeId>>;
+    /// Keeps a pledge that was decided on and lost by a crash. A pledge that has been kept already, and not been
+    /// forgotten, is left.
+    async fn redeem(&self, id: &PledgeId, redo: Option<Vec<u8>>) -> Result<()>;
+    /// Takes back a pledge that was not decided on; it is no error if there is none.
+    async fn revoke(&self, id: &PledgeId) -> Result<()>;
+    /// Forgets which pledges were kept: no decision is left that could ask for one of them again.
+    async fn forget_pledges(&self) -> Result<()>;
 
     async fn stats(&self) -> Result<ShardStats>;
     /// Lets running work end, then closes all files and connections.

@@ -66,6 +66,9 @@ fn items() -> Table {
         primary_key: vec!["id".into()],
         keys: vec![],
         foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     }
 }
 
@@ -79,7 +82,7 @@ fn notes() -> Table {
             Column::new("body", DataType::Text),
         ],
         primary_key: vec!["id".into()],
-        keys: vec![Key { name: "notes_body".into(), columns: vec!["body".into()], unique: true }],
+        keys: vec![Key::unique("notes_body", &["body"])],
         foreign_keys: vec![ForeignKey {
             name: "notes_parent".into(),
             columns: vec!["parent".into()],
@@ -88,6 +91,9 @@ fn notes() -> Table {
             on_delete: OnChange::Cascade,
             on_update: OnChange::NoAction,
         }],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     }
 }
 
@@ -287,6 +293,9 @@ fn all_types() -> Table {
         primary_key: vec!["id".into()],
         keys: vec![],
         foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     }
 }
 
@@ -1214,6 +1223,9 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
             on_delete: OnChange::Cascade,
             on_update: OnChange::Cascade,
         }],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     };
     let body = "BEGIN UPDATE tree SET times = times + 1 WHERE \"i'd\" <> NEW.\"i'd\" AND times < 3; \
                 DELETE FROM tree WHERE \"i'd\" = NEW.\"i'd\" - 1000; RETURN NULL; END";

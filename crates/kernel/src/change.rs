@@ -88,6 +88,11 @@ impl RecordBuilder {
         self.changes
     }
 
+    /// The size of the changes so far.
+    pub fn bytes(&self) -> usize {
+        self.body.bytes.len()
+    }
+
     pub fn mark(&self) -> Mark {
         Mark { bytes: self.body.bytes.len(), changes: self.changes }
     }
@@ -259,6 +264,9 @@ mod tests {
             primary_key: vec!["id".into()],
             keys: vec![],
             foreign_keys: vec![],
+            checks: vec![],
+            primary_key_name: None,
+            hidden_key: false,
         }
     }
 

@@ -19,6 +19,8 @@ pub struct SqlError {
     pub table: Option<String>,
     pub column: Option<String>,
     pub constraint: Option<String>,
+    /// Where it happened, when the statement's text does not say: `COPY t, line 3`.
+    pub context: Option<String>,
 }
 
 impl SqlError {
@@ -32,6 +34,7 @@ impl SqlError {
             table: None,
             column: None,
             constraint: None,
+            context: None,
         }
     }
 
@@ -62,6 +65,11 @@ impl SqlError {
 
     pub fn of_column(mut self, column: impl Into<String>) -> SqlError {
         self.column = Some(column.into());
+        self
+    }
+
+    pub fn within(mut self, context: impl Into<String>) -> SqlError {
+        self.context.get_or_insert(context.into());
         self
     }
 

@@ -113,6 +113,11 @@ plain_name!(
     StreamId,
     "stream name"
 );
+plain_name!(
+    /// A transaction over several shards, by the name under which each of them has promised to commit it.
+    PledgeId,
+    "pledge name"
+);
 
 fn plain(what: &'static str, name: String) -> Result<String, NameError> {
     if name.is_empty() {

@@ -9,6 +9,21 @@
 //!     change log and the copy of a move filter by it and neither engine has our hash function.
 //!   * `tenant`  `_tenant`, never null, which leads every key, and `_shard`, the tenant or null. `_tenant` is the
 //!     tenant's name, or empty for the null tenant: no tenant has an empty name.
+//!
+//! A table that was made without a primary key has a hidden one: [`HIDDEN_KEY_COLUMN`], a bigint that the router
+//! draws at random for each row ([`HIDDEN_KEY_DEFAULT`]). It is the last of the table's `columns`, whatever is added
+//! or dropped, so the positions of all others are those that a client sees. To clients it does not exist: it is not in
+//! `*`, not in the catalogs, and an error when named. Whoever shows columns asks [`Column::is_hidden`].
+//!
+//! Expressions (checks, predicates and keys of indexes) are kept in three texts: as PostgreSQL's dialect says it, and
+//! as each engine's printer says it. A view's query, a default and a comment are kept for the router; they change
+//! nothing in a shard but the schema it remembers.
+//!
+//! In reading order: this file has what a schema is, [`apply`] how it changes and what must hold, [`sql_type`] how
+//! PostgreSQL writes a declared type.
+
+mod apply;
+mod sql_type;
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};
 use crate::value::{DataType, Value};
@@ -29,6 +44,12 @@ pub const MAX_TABLES: usize = 10_000;
 pub const BUCKET_COLUMN: &str = "_bucket";
 pub const TENANT_KEY_COLUMN: &str = "_tenant";
 pub const TENANT_COLUMN: &str = "_shard";
+/// The key of a table that was made without one.
+pub const HIDDEN_KEY_COLUMN: &str = "_isles_row";
+/// How the router computes it, in PostgreSQL's dialect: 63 random bits. Two rows with one key are less likely than a
+/// lost disk, and one of them would be refused.
+pub const HIDDEN_KEY_DEFAULT: &str =
+    "((floor(random() * 4294967296)::bigint << 31) | floor(random() * 2147483648)::bigint)";
 /// Names of our own tables, functions and collations begin with this.
 pub const RESERVED_PREFIX: &str = "_isles";
 
@@ -84,6 +105,17 @@ impl Column {
         self.nullable = false;
         self
     }
+
+    /// The key of a table that was made without one.
+    pub fn hidden_key() -> Column {
+        let column = Column::new(HIDDEN_KEY_COLUMN, DataType::Int8).not_null();
+        Column { default_sql: Some(HIDDEN_KEY_DEFAULT.into()), ..column }
+    }
+
+    /// Whether clients do not see it.
+    pub fn is_hidden(&self) -> bool {
+        self.name == HIDDEN_KEY_COLUMN
+    }
 }
 
 /// How a table's rows are placed.
@@ -100,12 +132,96 @@ pub enum TableKind {
     Global,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An index, a unique index or a unique constraint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     pub name: String,
+    /// The columns it is over, in order; where there are `parts`, those of them that are plain columns.
     pub columns: Vec<String>,
     #[serde(default)]
     pub unique: bool,
+    /// `UNIQUE` in a table's definition or `ADD CONSTRAINT`, rather than `CREATE UNIQUE INDEX`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub constraint: bool,
+    /// What it is over, when that is more than columns in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<KeyPart>,
+    /// A partial index has only rows for which this is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicate: Option<Expression>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Key {
+    pub fn index(name: &str, columns: &[&str]) -> Key {
+        let columns = columns.iter().map(|column| (*column).into()).collect();
+        Key { name: name.into(), columns, ..Key::default() }
+    }
+
+    pub fn unique(name: &str, columns: &[&str]) -> Key {
+        Key { unique: true, ..Key::index(name, columns) }
+    }
+
+    /// The columns that are unique by this key over all rows: what a foreign key can refer to and `ON CONFLICT` name.
+    pub fn unique_columns(&self) -> Option<&[String]> {
+        let plain = self.parts.iter().all(|part| matches!(part.over, KeyOver::Column(_)));
+        (self.unique && plain && self.predicate.is_none()).then_some(&self.columns)
+    }
+
+    /// Columns that it uses, in expressions too.
+    pub fn uses(&self, column: &str) -> bool {
+        let in_part = |part: &KeyPart| match &part.over {
+            KeyOver::Column(name) => name == column,
+            KeyOver::Expression(expression) => expression.uses(column),
+        };
+        self.columns.iter().any(|name| name == column)
+            || self.parts.iter().any(in_part)
+            || self.predicate.as_ref().is_some_and(|predicate| predicate.uses(column))
+    }
+}
+
+/// One entry of an index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyPart {
+    pub over: KeyOver,
+    #[serde(default)]
+    pub descending: bool,
+    #[serde(default)]
+    pub nulls_first: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyOver {
+    Column(String),
+    Expression(Expression),
+}
+
+/// An expression over the columns of one table, in the dialects of all who need it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expression {
+    /// PostgreSQL's, as it was given.
+    pub sql: String,
+    /// As the engines run it.
+    pub sqlite: String,
+    pub postgres: String,
+    /// The columns it uses.
+    pub columns: Vec<String>,
+}
+
+impl Expression {
+    pub fn uses(&self, column: &str) -> bool {
+        self.columns.iter().any(|name| name == column)
+    }
+}
+
+/// What every row must satisfy, or leave unknown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub expression: Expression,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,9 +266,53 @@ pub struct Table {
     pub keys: Vec<Key>,
     #[serde(default)]
     pub foreign_keys: Vec<ForeignKey>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// The primary key's name, when it is not `<table>_pkey`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary_key_name: Option<String>,
+    /// The table was made without a primary key: its key is [`HIDDEN_KEY_COLUMN`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub hidden_key: bool,
 }
 
 impl Table {
+    pub fn new(name: &str, kind: TableKind, columns: Vec<Column>, primary_key: &[&str]) -> Table {
+        Table {
+            name: name.into(),
+            kind,
+            columns,
+            primary_key: primary_key.iter().map(|column| (*column).into()).collect(),
+            keys: vec![],
+            foreign_keys: vec![],
+            checks: vec![],
+            primary_key_name: None,
+            hidden_key: false,
+        }
+    }
+
+    /// The columns that clients see; their positions are those in `columns`.
+    pub fn visible_columns(&self) -> &[Column] {
+        let hidden = self.columns.last().is_some_and(Column::is_hidden);
+        &self.columns[..self.columns.len() - usize::from(hidden)]
+    }
+
+    /// The name of the primary key, as a constraint and as an index.
+    pub fn primary_key_name(&self) -> String {
+        match &self.primary_key_name {
+            Some(name) => name.clone(),
+            None => fitting_name(&self.name, "", "pkey"),
+        }
+    }
+
+    /// Whether a constraint of the table has this name; they share one space of names.
+    pub fn has_constraint(&self, name: &str) -> bool {
+        self.checks.iter().any(|check| check.name == name)
+            || self.foreign_keys.iter().any(|foreign| foreign.name == name)
+            || self.keys.iter().any(|key| key.constraint && key.name == name)
+            || (!self.hidden_key && self.primary_key_name() == name)
+    }
+
     pub fn position(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.name == column)
     }
@@ -235,13 +395,123 @@ pub enum ObjectKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchemaChange {
     CreateTable(Table),
-    DropTable { table: String },
-    AddColumn { table: String, column: Column },
-    DropColumn { table: String, column: String },
-    CreateKey { table: String, key: Key },
-    DropKey { table: String, key: String },
+    DropTable {
+        table: String,
+    },
+    /// Foreign keys to it follow, and so do its sequences' owners and its comments. Names of keys and constraints stay.
+    RenameTable {
+        table: String,
+        to: String,
+    },
+    /// A column that is not null and has no default is refused where there are rows.
+    AddColumn {
+        table: String,
+        column: Column,
+    },
+    DropColumn {
+        table: String,
+        column: String,
+    },
+    /// Refused while an expression uses it: whoever renames drops such checks and keys before, and adds them after.
+    RenameColumn {
+        table: String,
+        column: String,
+        to: String,
+    },
+    /// The column of this name becomes this one. `convert` computes its values from the old row when the type changes
+    /// in more than name and modifier.
+    AlterColumn {
+        table: String,
+        column: Box<Column>,
+        convert: Option<Expression>,
+    },
+    /// Another primary key, and with it another kind. Where that moves rows, the table must be empty.
+    Rekey {
+        table: String,
+        kind: TableKind,
+        primary_key: Vec<String>,
+        name: Option<String>,
+    },
+    CreateKey {
+        table: String,
+        key: Key,
+    },
+    DropKey {
+        table: String,
+        key: String,
+    },
+    /// An index, or the constraint that it is.
+    RenameKey {
+        table: String,
+        key: String,
+        to: String,
+    },
+    AddCheck {
+        table: String,
+        check: Check,
+    },
+    DropCheck {
+        table: String,
+        check: String,
+    },
+    AddForeignKey {
+        table: String,
+        foreign_key: ForeignKey,
+    },
+    DropForeignKey {
+        table: String,
+        foreign_key: String,
+    },
+    /// A constraint of any kind.
+    RenameConstraint {
+        table: String,
+        constraint: String,
+        to: String,
+    },
     CreateObject(Object),
-    DropObject { name: String },
+    DropObject {
+        name: String,
+    },
+    CreateView(View),
+    DropView {
+        view: String,
+    },
+    RenameView {
+        view: String,
+        to: String,
+    },
+    CreateSequence(Sequence),
+    /// The sequence of this name becomes this one.
+    AlterSequence(Sequence),
+    DropSequence {
+        sequence: String,
+    },
+    /// Defaults and identities that draw from it follow.
+    RenameSequence {
+        sequence: String,
+        to: String,
+    },
+    /// None removes it.
+    SetComment {
+        on: CommentOn,
+        text: Option<String>,
+    },
+}
+
+/// What a comment is on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CommentOn {
+    Database,
+    Table(String),
+    /// Of a table or view.
+    Column(String, String),
+    /// Of a table, then its name.
+    Constraint(String, String),
+    Index(String),
+    View(String),
+    Sequence(String),
+    Role(String),
+    Schema(String),
 }
 
 /// A view. It is no object of a shard: the binder puts its query in its place.
@@ -270,6 +540,15 @@ pub struct Sequence {
     pub owner: Option<(String, String)>,
 }
 
+/// The default of a serial column: the next number of a sequence, in the text that PostgreSQL shows.
+pub fn nextval_default(sequence: &str) -> String {
+    let mut letters = sequence.chars();
+    let starts = letters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_');
+    let plain = starts && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let name = if plain { sequence.to_string() } else { format!("\"{}\"", sequence.replace('"', "\"\"")) };
+    format!("nextval('{}'::regclass)", name.replace('\'', "''"))
+}
+
 /// Everything a shard holds, at one version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
@@ -280,6 +559,9 @@ pub struct Schema {
     pub views: BTreeMap<String, View>,
     #[serde(default)]
     pub sequences: BTreeMap<String, Sequence>,
+    /// In order of what they are on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comments: Vec<(CommentOn, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -292,6 +574,12 @@ pub enum SchemaError {
     NoColumn { table: String, column: String },
     #[error("key \"{key}\" of table \"{table}\" does not exist")]
     NoKey { table: String, key: String },
+    #[error("constraint \"{constraint}\" of relation \"{table}\" does not exist")]
+    NoConstraint { table: String, constraint: String },
+    #[error("constraint \"{constraint}\" for relation \"{table}\" already exists")]
+    ConstraintExists { table: String, constraint: String },
+    #[error("column \"{column}\" of relation \"{table}\" already exists")]
+    ColumnExists { table: String, column: String },
     #[error("{0}")]
     Invalid(String),
 }
@@ -304,229 +592,29 @@ impl Schema {
     /// A hash over the whole content but the version: equal if and only if the shards hold the same tables.
     pub fn hash(&self) -> u128 {
         // A `BTreeMap` and structs serialize in one order, so the text is canonical.
-        let text = serde_json::to_vec(&(&self.tables, &self.objects)).expect("a schema has only string keys");
+        let content = Schema { version: SchemaVersion(0), ..self.clone() };
+        let text = serde_json::to_vec(&content).expect("a schema has only string keys");
         xxhash_rust::xxh3::xxh3_128(&text)
     }
 
-    /// The schema after `changes`, one version later.
-    pub fn apply(&self, changes: &[SchemaChange]) -> Result<Schema, SchemaError> {
-        let mut next = self.clone();
-        changes.iter().try_for_each(|change| next.apply_one(change))?;
-        next.version = self.version.next();
-        Ok(next)
-    }
-
-    fn apply_one(&mut self, change: &SchemaChange) -> Result<(), SchemaError> {
-        match change {
-            SchemaChange::CreateTable(table) => self.create_table(table),
-            SchemaChange::DropTable { table } => self.drop_table(table),
-            SchemaChange::AddColumn { table, column } => self.add_column(table, column),
-            SchemaChange::DropColumn { table, column } => self.drop_column(table, column),
-            SchemaChange::CreateKey { table, key } => self.create_key(table, key),
-            SchemaChange::DropKey { table, key } => self.drop_key(table, key),
-            SchemaChange::CreateObject(object) => self.create_object(object),
-            SchemaChange::DropObject { name } => {
-                self.objects.remove(name).map(drop).ok_or_else(|| SchemaError::NoTable(name.clone()))
-            }
-        }
-    }
-
-    fn create_table(&mut self, table: &Table) -> Result<(), SchemaError> {
-        check_name(&table.name)?;
-        self.check_free(&table.name)?;
-        if self.tables.len() >= MAX_TABLES {
-            return invalid(format!("a database has at most {MAX_TABLES} tables"));
-        }
-        check_table(table)?;
-        for foreign in &table.foreign_keys {
-            self.check_foreign(table, foreign)?;
-        }
-        for key in &table.keys {
-            self.check_free(&key.name)?;
-        }
-        self.tables.insert(table.name.clone(), table.clone());
-        Ok(())
-    }
-
-    fn check_foreign(&self, table: &Table, foreign: &ForeignKey) -> Result<(), SchemaError> {
-        let target = if foreign.table == table.name { table } else { self.table(&foreign.table)? };
-        if foreign.columns.len() != foreign.references.len() || foreign.columns.is_empty() {
-            return invalid(format!("foreign key \"{}\" needs as many columns as it references", foreign.name));
-        }
-        check_columns(table, &foreign.columns)?;
-        check_columns(target, &foreign.references)?;
-        let unique = |columns: &[String]| columns == foreign.references.as_slice();
-        if !unique(&target.primary_key) && !target.keys.iter().any(|key| key.unique && unique(&key.columns)) {
-            let message = format!("there is no unique key of \"{}\" that matches the foreign key", target.name);
-            return invalid(message);
-        }
-        if target.kind != table.kind && !matches!(target.kind, TableKind::Reference) {
-            return invalid(format!("foreign key \"{}\" leaves its shard", foreign.name));
-        }
-        Ok(())
-    }
-
-    fn drop_table(&mut self, name: &str) -> Result<(), SchemaError> {
-        self.table(name)?;
-        let refers = |t: &&Table| t.name != name && t.foreign_keys.iter().any(|f| f.table == name);
-        if let Some(other) = self.tables.values().find(refers) {
-            return invalid(format!("cannot drop table \"{name}\" because table \"{}\" refers to it", other.name));
-        }
-        self.tables.remove(name);
-        Ok(())
-    }
-
-    fn add_column(&mut self, table: &str, column: &Column) -> Result<(), SchemaError> {
-        let table = self.tables.get_mut(table).ok_or_else(|| SchemaError::NoTable(table.into()))?;
-        if !column.nullable && column.default.as_ref().is_none_or(Value::is_null) {
-            return invalid(format!("column \"{}\" is not null and has no default for existing rows", column.name));
-        }
-        table.columns.push(column.clone());
-        check_table(table)
-    }
-
-    fn drop_column(&mut self, name: &str, column: &str) -> Result<(), SchemaError> {
-        let table = self.tables.get_mut(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
-        let at = table.position(column).ok_or(SchemaError::NoColumn { table: name.into(), column: column.into() })?;
-        let used = |columns: &[String]| columns.iter().any(|c| c == column);
-        if used(&table.primary_key) || table.keys.iter().any(|k| used(&k.columns)) {
-            return invalid(format!("cannot drop column \"{column}\" because a key of \"{name}\" uses it"));
-        }
-        if table.foreign_keys.iter().any(|f| used(&f.columns)) {
-            return invalid(format!("cannot drop column \"{column}\" because a foreign key of \"{name}\" uses it"));
-        }
-        table.columns.remove(at);
-        Ok(())
-    }
-
-    fn create_key(&mut self, name: &str, key: &Key) -> Result<(), SchemaError> {
-        self.check_free(&key.name)?;
-        let table = self.tables.get_mut(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
-        table.keys.push(key.clone());
-        check_table(table)
-    }
-
-    fn drop_key(&mut self, name: &str, key: &str) -> Result<(), SchemaError> {
-        let table = self.tables.get_mut(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
-        let at = table.keys.iter().position(|k| k.name == key);
-        let at = at.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?;
-        table.keys.remove(at);
-        Ok(())
-    }
-
-    fn create_object(&mut self, object: &Object) -> Result<(), SchemaError> {
-        check_name(&object.name)?;
-        self.check_free(&object.name)?;
-        self.objects.insert(object.name.clone(), object.clone());
-        Ok(())
-    }
-
-    fn check_free(&self, name: &str) -> Result<(), SchemaError> {
-        let taken = self.tables.contains_key(name)
-            || self.objects.contains_key(name)
-            || self.tables.values().any(|t| t.keys.iter().any(|k| k.name == name));
-        if taken { Err(SchemaError::Exists(name.into())) } else { Ok(()) }
+    pub fn comment(&self, on: &CommentOn) -> Option<&str> {
+        let at = self.comments.binary_search_by(|(other, _)| other.cmp(on)).ok()?;
+        Some(&self.comments[at].1)
     }
 }
 
-fn invalid<T>(message: String) -> Result<T, SchemaError> {
-    Err(SchemaError::Invalid(message))
-}
-
-fn check_name(name: &str) -> Result<(), SchemaError> {
-    if name.is_empty() || name.len() > MAX_IDENTIFIER_BYTES {
-        return invalid(format!("a name has 1 to {MAX_IDENTIFIER_BYTES} bytes, this one has {}", name.len()));
+/// A name made as PostgreSQL makes them, `<table>_<column>_<suffix>`: the longer of the first two is cut until it fits.
+pub fn fitting_name(first: &str, second: &str, suffix: &str) -> String {
+    let (mut first, mut second) = (first, second);
+    let joints = usize::from(!second.is_empty()) + 1 + suffix.len();
+    while first.len() + second.len() + joints > MAX_IDENTIFIER_BYTES {
+        let longer = if first.len() > second.len() { &mut first } else { &mut second };
+        let end = longer.char_indices().next_back().map_or(0, |(at, _)| at);
+        *longer = &longer[..end];
     }
-    if name.contains('\0') {
-        return invalid("a name may not contain a zero byte".into());
-    }
-    if name.to_ascii_lowercase().starts_with(RESERVED_PREFIX) || name.to_ascii_lowercase().starts_with("sqlite_") {
-        return invalid(format!("the name \"{name}\" is reserved"));
-    }
-    Ok(())
-}
-
-fn check_columns(table: &Table, columns: &[String]) -> Result<(), SchemaError> {
-    match columns.iter().find(|name| table.position(name).is_none()) {
-        Some(missing) => Err(SchemaError::NoColumn { table: table.name.clone(), column: missing.clone() }),
-        None => Ok(()),
-    }
-}
-
-fn check_table(table: &Table) -> Result<(), SchemaError> {
-    if table.columns.is_empty() || table.columns.len() > MAX_COLUMNS {
-        return invalid(format!("a table has 1 to {MAX_COLUMNS} columns"));
-    }
-    for (at, column) in table.columns.iter().enumerate() {
-        check_column(table, at, column)?;
-    }
-    check_key(table, &table.primary_key, "a primary key")?;
-    for key in &table.keys {
-        check_name(&key.name)?;
-        check_key(table, &key.columns, "a key")?;
-    }
-    if let Some(name) = table.primary_key.iter().find(|name| nullable(table, name)) {
-        return invalid(format!("column \"{name}\" of the primary key may not be nullable"));
-    }
-    match &table.kind {
-        TableKind::Hash { shard_by, buckets, .. } => check_hash(table, shard_by, *buckets),
-        _ => Ok(()),
-    }
-}
-
-fn check_column(table: &Table, at: usize, column: &Column) -> Result<(), SchemaError> {
-    check_name(&column.name)?;
-    let hidden = [BUCKET_COLUMN, TENANT_COLUMN, TENANT_KEY_COLUMN];
-    if hidden.iter().any(|name| column.name.eq_ignore_ascii_case(name)) {
-        return invalid(format!("the name \"{}\" is reserved", column.name));
-    }
-    // SQLite compares names without case; PostgreSQL does not. What one would take for two is refused on both.
-    if table.columns[..at].iter().any(|c| c.name.eq_ignore_ascii_case(&column.name)) {
-        return invalid(format!("column \"{}\" is specified more than once", column.name));
-    }
-    match &column.default {
-        Some(value) if !value.fits(column.ty) => {
-            invalid(format!("the default of \"{}\" is of another type", column.name))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_key(table: &Table, columns: &[String], what: &str) -> Result<(), SchemaError> {
-    if columns.is_empty() || columns.len() > MAX_KEY_COLUMNS {
-        return invalid(format!("{what} has 1 to {MAX_KEY_COLUMNS} columns"));
-    }
-    check_columns(table, columns)?;
-    // As PostgreSQL, whose json has no equality; and arrays, which one engine would compare as texts.
-    let unordered = columns.iter().find_map(|name| {
-        let ty = table.columns[table.position(name)?].ty;
-        matches!(ty, DataType::Json | DataType::Array(_)).then_some((name, ty))
-    });
-    match unordered {
-        Some((name, ty)) => {
-            invalid(format!("column \"{name}\" of type {} cannot be part of a key", ty.postgres_name()))
-        }
-        None => Ok(()),
-    }
-}
-
-fn nullable(table: &Table, name: &str) -> bool {
-    table.position(name).is_none_or(|at| table.columns[at].nullable)
-}
-
-fn check_hash(table: &Table, shard_by: &[String], buckets: u32) -> Result<(), SchemaError> {
-    check_key(table, shard_by, "a shard key")?;
-    if buckets == 0 {
-        return invalid("a group has at least one bucket".into());
-    }
-    // Otherwise two rows with one key could stand on two shards, and no shard would see the conflict.
-    let covered = |columns: &[String]| shard_by.iter().all(|name| columns.contains(name));
-    if !covered(&table.primary_key) {
-        return invalid("the primary key must contain the shard key".into());
-    }
-    match table.keys.iter().find(|key| key.unique && !covered(&key.columns)) {
-        Some(key) => invalid(format!("unique key \"{}\" must contain the shard key", key.name)),
-        None => Ok(()),
+    match second.is_empty() {
+        true => format!("{first}_{suffix}"),
+        false => format!("{first}_{second}_{suffix}"),
     }
 }
 
@@ -546,6 +634,9 @@ mod tests {
             primary_key: vec!["id".into()],
             keys: vec![],
             foreign_keys: vec![],
+            checks: vec![],
+            primary_key_name: None,
+            hidden_key: false,
         }
     }
 
@@ -587,7 +678,7 @@ mod tests {
         assert_eq!(create(&|t| t.columns[1].name = "_bucket".into()), "the name \"_bucket\" is reserved");
         assert_eq!(create(&|t| t.columns[1].name = "ID".into()), "column \"ID\" is specified more than once");
         assert_eq!(create(&|t| t.name = "_isles_log".into()), "the name \"_isles_log\" is reserved");
-        let unique = Key { name: "u".into(), columns: vec!["email".into()], unique: true };
+        let unique = Key::unique("u", &["email"]);
         assert_eq!(create(&|t| t.keys = vec![unique.clone()]), "unique key \"u\" must contain the shard key");
         assert_eq!(
             create(&|t| t.columns[1].default = Some(Value::Int(1))),

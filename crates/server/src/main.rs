@@ -7,6 +7,19 @@
 
 mod cli;
 
+mod config;
+
+mod metrics;
+
+mod backend;
+mod logins;
+mod tls;
+
+mod http;
+mod pg;
+
+mod serve;
+
 use clap::Parser;
 use cli::output::{Failure, Format};
 use std::process::ExitCode;
@@ -21,6 +34,10 @@ struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Mode {
+    /// Run the server: PostgreSQL's protocol and HTTP over a database
+    Serve(cli::serve::ServeArguments),
+    /// Send statements to a server
+    Sql(cli::sql::SqlArguments),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -41,6 +58,8 @@ fn main() -> ExitCode {
         Err(fault) => return usage(&fault),
     };
     let (format, done) = match arguments.mode {
+        Mode::Serve(arguments) => (arguments.format(), cli::serve::run(arguments)),
+        Mode::Sql(arguments) => (arguments.format(), cli::sql::run(arguments)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

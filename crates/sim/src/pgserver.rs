@@ -107,6 +107,11 @@ impl PgServer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// The process that all of the server's others are children of; 0 while it is stopped.
+    pub fn pid(&self) -> u32 {
+        self.postmaster.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_ref().map_or(0, Child::id)
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

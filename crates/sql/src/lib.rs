@@ -1,16 +1,34 @@
 //! PostgreSQL's dialect, without I/O.
 //!
 //! In reading order:
-//!   * [`types`]  types as PostgreSQL numbers them
-//!   * [`text`]   values as text and on the wire
-//!   * [`runtime`] PostgreSQL's functions, computed by us
-//!   * [`eval`]   expressions that need no relation
-//!   * [`tree`]   the bound tree
-//!   * [`plan`]   what runs on which shards
+//!   * [`types`]     types as PostgreSQL numbers them
+//!   * [`builtins`]  PostgreSQL's functions, operators, casts and types
+//!   * [`parse`]     text to PostgreSQL's raw tree
+//!   * [`tree`]      the bound tree
+//!   * [`bind`]      from the raw tree to statements whose names and types are known
+//!   * [`copy`]      COPY's formats
+//!   * [`text`]      values as text and on the wire
+//!   * [`runtime`]   what PostgreSQL's functions compute
+//!   * [`eval`]      expressions without rows
+//!   * [`system`]    pg_catalog and information_schema
+//!   * [`scope`]     every tenant table carries its tenant
+//!   * [`route`]     which shards a statement can touch
+//!   * [`plan`]      what runs on which shards
+//!   * [`print`]     the bound tree in an engine's dialect
+//!   * [`explain`]   plans for people
 
+pub mod bind;
+pub mod builtins;
+pub mod copy;
 pub mod eval;
+pub mod explain;
+pub mod parse;
 pub mod plan;
+pub mod print;
+pub mod route;
 pub mod runtime;
+pub mod scope;
+pub mod system;
 pub mod text;
 pub mod tree;
 pub mod types;

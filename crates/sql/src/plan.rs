@@ -7,6 +7,18 @@
 //!
 //! A fragment is a bound tree, printed once for each engine that needs it.
 
+mod aggregate;
+pub(crate) mod build;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod functions;
+mod place;
+mod query;
+mod stage;
+pub(crate) mod walk;
+mod write;
+
+use crate::scope;
 use crate::tree::{Context, Expr, Field, Statement};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
@@ -15,8 +27,72 @@ use isles_kernel::schema::Table;
 use isles_kernel::value::{DataType, Value};
 use std::sync::{Arc, OnceLock};
 
+/// What a plan depends on besides the statement. Routing is not among it: a plan outlives moves.
+#[derive(Debug, Clone, Default)]
+pub struct PlanContext {}
+
+/// Plans a bound statement.
+pub fn plan(statement: Statement, _context: &PlanContext) -> Result<Plan, SqlError> {
+    write::refuse_writes_in_with(&statement)?;
+    let statement = scope::scope(statement);
+    let mut planner = query::Planner::new(walk::Largest::of(&statement).rel + 1);
+    let plan = match statement {
+        Statement::Query(query) => planner.query(query).map(Plan::Query),
+        Statement::Insert(insert) => planner.insert(insert).map(Plan::Insert),
+        Statement::Update(update) => planner.update(update),
+        Statement::Delete(delete) => planner.delete(delete),
+    }?;
+    plan.prove()?;
+    Ok(plan)
+}
+
+impl Plan {
+    /// Refuses a plan in which a tenant table is used without its tenant.
+    fn prove(&self) -> Result<(), SqlError> {
+        self.fragments().into_iter().try_for_each(|fragment| scope::prove(&fragment.statement))
+    }
+
+    /// Everything that runs, inputs before what reads them.
+    pub fn fragments(&self) -> Vec<&Fragment> {
+        let mut found = Vec::new();
+        match self {
+            Plan::Query(plan) => plan.root.fragments(&mut found),
+            Plan::Insert(plan) => {
+                if let InsertRows::Query(query) = &plan.rows {
+                    query.root.fragments(&mut found);
+                }
+                found.push(&plan.row);
+            }
+            Plan::Modify(plan) => found.push(&plan.fragment),
+            Plan::Rewrite(plan) => {
+                plan.rows.root.fragments(&mut found);
+                found.extend([&plan.delete, &plan.insert]);
+                found.extend(&plan.update);
+            }
+        }
+        found
+    }
+}
+
+impl Node {
+    fn fragments<'a>(&'a self, found: &mut Vec<&'a Fragment>) {
+        match self {
+            Node::Shards(node) => found.push(&node.fragment),
+            Node::Stage(node) => {
+                for input in &node.inputs {
+                    if let StageRows::Node(node) = &input.rows {
+                        node.fragments(found);
+                    }
+                }
+                found.push(&node.query);
+            }
+        }
+    }
+}
+
 /// How a statement that reads or writes rows is carried out.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a statement has one plan, which is kept behind a pointer")]
 pub enum Plan {
     Query(QueryPlan),
     Insert(InsertPlan),
@@ -53,6 +129,10 @@ pub struct ShardsNode {
     pub offset: Option<Expr>,
     /// Columns that go on; the fragment may have more, for merging alone, which come last.
     pub visible: usize,
+    /// The fragment gives rows even where nothing matches (an aggregate without groups): when the target comes to no
+    /// shard at all (its keys are null, or it is [`Target::Nowhere`]), any one shard is asked. Then it must answer as
+    /// if it held nothing that the keys name, which it does.
+    pub must_run: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,8 +218,8 @@ pub struct Fragment {
     pub statement: Statement,
     /// The columns it returns, hidden ones too.
     pub fields: Vec<Field>,
-    sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
-    postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
+    pub(crate) postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
 }
 
 /// A statement in an engine's dialect.
@@ -183,6 +263,9 @@ pub struct InsertPlan {
     pub row: Fragment,
     /// The client's parameters that come after the row's own.
     pub extra: Vec<(usize, Type)>,
+    /// Columns that the router computes for each row of [`InsertRows::Query`], which has null there: `nextval` and
+    /// other volatile defaults, which no shard may compute. Empty for values.
+    pub defaults: Vec<(usize, Expr)>,
     /// Positions of the shard key's columns; empty unless the table is hashed.
     pub shard_key: Vec<usize>,
     pub target: InsertTarget,
@@ -206,7 +289,7 @@ pub enum InsertTarget {
 pub enum InsertRows {
     /// Whole rows in the table's column order, without any column reference.
     Values(Vec<Vec<Expr>>),
-    /// A query whose fields are the columns of the table, in order.
+    /// A query whose fields are the columns of the table, in order; see also [`InsertPlan::defaults`].
     Query(QueryPlan),
 }
 
@@ -227,12 +310,17 @@ pub struct ModifyPlan {
 pub struct RewritePlan {
     pub table: Arc<Table>,
     /// Returns, for each row: its old columns whole, its new columns whole (an update), and the `RETURNING` values.
+    /// Each row is there once, also when several rows of FROM match it.
     pub rows: QueryPlan,
     pub kind: RewriteKind,
     /// Deletes by key: parameters are the primary key's columns, then the hidden column's old value.
     pub delete: Fragment,
     /// As in [`InsertPlan`], without conflict and returning.
     pub insert: Fragment,
+    /// Updates a row whose primary key stays as it is, and so is where it was: parameters are its new columns whole,
+    /// then the primary key's, then the hidden column's value. To delete and insert it would set off what foreign
+    /// keys do when a row is deleted. None for a delete, and for a table that is all key.
+    pub update: Option<Fragment>,
     pub shard_key: Vec<usize>,
     pub target: InsertTarget,
     pub touches: Vec<Touch>,

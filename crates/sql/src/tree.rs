@@ -510,6 +510,9 @@ pub enum Context {
     BackendPid,
     /// The session's tenant, as `_tenant` stores it. Only scoping makes this.
     Tenant,
+    /// The settings that functions read (time zone, date style, …) as one text, which `runtime` takes apart. Only
+    /// printing for SQLite makes this: it is one more argument of the functions that depend on it.
+    Settings,
     /// `current_setting(name, missing_ok)`, when the name is a constant.
     Setting {
         name: String,

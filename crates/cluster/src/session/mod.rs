@@ -6,15 +6,60 @@
 //! [`Session::begin_implicit`] before the first statement of a group that must stand or fall together (a simple query
 //! of several statements, a pipeline up to its Sync), and [`Session::end_implicit`] after the last one. A statement
 //! that is alone needs neither, and is cheaper for it.
+//!
+//! In reading order:
+//!   * [`settings`]  SET, SHOW, RESET
+//!   * [`plans`]     statements that are ready to run
+//!   * [`known`]     what a statement is told by its session
+//!   * [`cursor`]    results with a place in them
+//!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
+//!   * [`utility`]   statements that are not about rows
+//!   * [`copy`]      COPY
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-16  a plan that was made for another schema or search path is made anew; if its columns have changed, the
+//!     client is told
+//!   * I-22  a session reads its own writes: a commit is answered after its shards show it
 
-use isles_engine::shard::CancelToken;
+mod copy;
+mod cursor;
+mod known;
+pub(crate) mod plans;
+pub(crate) mod settings;
+mod transact;
+mod utility;
+
+pub use copy::{CopyFormat, CopyIn, CopyOut};
+pub use plans::Prepared;
+
+use crate::database::{Database, SchemaGuard};
+use crate::execute::bounds::{Bounds, MAX_TIME};
+use crate::execute::inputs::dialect;
+use crate::execute::run::{Runner, Within};
+use crate::execute::stream::Stream;
+use cursor::Cursor;
+use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::bind::{Explain, ExplainFormat};
+use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
-use std::sync::Arc;
+use known::{SequenceMemory, StatementKnowledge};
+use plans::{Compiled, RowsKind};
+use settings::Settings;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use transact::{Open, Slot};
 
 pub type Result<T> = std::result::Result<T, SqlError>;
+
+/// Statements that SQL's PREPARE has named, per session.
+const MAX_NAMED: usize = 1_000;
+/// A transaction that waits for its client holds a shard's writer on SQLite: not longer than this, unless the client
+/// says so.
+const SQLITE_IDLE_MS: u64 = 60_000;
 
 /// Who logged in.
 #[derive(Debug, Clone)]
@@ -31,15 +76,6 @@ pub enum Status {
     Idle,
     InTransaction,
     Failed,
-}
-
-/// A statement that has been parsed, bound and planned. Executing it again costs none of that.
-pub struct Prepared {
-    pub sql: Arc<str>,
-    /// The types of its parameters, in order.
-    pub params: Vec<Oid>,
-    /// The columns of its rows; None for a statement that returns none.
-    pub fields: Option<Vec<Field>>,
 }
 
 /// What a statement answered.
@@ -59,120 +95,425 @@ pub enum Answer {
 /// Rows that arrive piecemeal. Dropping it ends the statement.
 pub struct Rows {
     pub fields: Vec<Field>,
+    source: RowSource,
+}
+
+enum RowSource {
+    Gathered { rows: std::vec::IntoIter<Vec<Value>>, tag: String },
+    Streamed { stream: Box<Stream>, count: u64 },
 }
 
 impl Rows {
+    pub(crate) fn new(fields: Vec<Field>, rows: Vec<Vec<Value>>, tag: String) -> Rows {
+        Rows { fields, source: RowSource::Gathered { rows: rows.into_iter(), tag } }
+    }
+
+    fn streamed(fields: Vec<Field>, stream: Stream) -> Rows {
+        Rows { fields, source: RowSource::Streamed { stream: Box::new(stream), count: 0 } }
+    }
+
     /// At most `limit` more rows; fewer only at the end or when a batch is smaller. None when there are no more.
-    pub async fn next(&mut self, _limit: usize) -> Result<Option<Vec<Vec<Value>>>> {
-        Ok(None)
+    pub async fn next(&mut self, limit: usize) -> Result<Option<Vec<Vec<Value>>>> {
+        let rows: Vec<Vec<Value>> = match &mut self.source {
+            RowSource::Gathered { rows, .. } => rows.by_ref().take(limit).collect(),
+            RowSource::Streamed { stream, count } => {
+                let rows = stream.next(limit).await?;
+                *count += rows.len() as u64;
+                rows
+            }
+        };
+        Ok((!rows.is_empty()).then_some(rows))
     }
 
     /// The tag, once the rows have been read: `SELECT n`, or `INSERT 0 n` and its kin for RETURNING.
     pub fn tag(&self) -> String {
-        String::new()
+        match &self.source {
+            RowSource::Gathered { tag, .. } => tag.clone(),
+            RowSource::Streamed { count, .. } => RowsKind::Select.tag(*count),
+        }
     }
 }
 
-/// Which format COPY speaks; the options of the others are in the statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyFormat {
-    Text,
-    Csv,
-    Binary,
+/// What EXPLAIN shows of a fragment.
+struct Printed {
+    engines: Vec<Engine>,
 }
 
-pub struct CopyIn {
-    pub format: CopyFormat,
-    pub columns: usize,
-}
-
-impl CopyIn {
-    /// Takes some bytes, cut anywhere.
-    pub async fn write(&mut self, _bytes: &[u8]) -> Result<()> {
-        Ok(())
+impl isles_sql::explain::Detail for Printed {
+    fn texts(&self, fragment: &Fragment) -> Result<Vec<(String, String)>> {
+        let name = |engine: &Engine| match engine {
+            Engine::Sqlite => "sqlite",
+            Engine::Postgres => "postgres",
+        };
+        let text =
+            |engine: &Engine| Ok((name(engine).to_string(), fragment.printed(dialect(*engine))?.sql.to_string()));
+        self.engines.iter().map(text).collect()
     }
 
-    /// The client has sent everything. Returns the tag.
-    pub async fn finish(self) -> Result<String> {
-        Ok("COPY 0".into())
-    }
-
-    /// The client gave up; nothing is kept.
-    pub async fn fail(self, reason: &str) -> SqlError {
-        SqlError::new("57014", format!("COPY from stdin failed: {reason}"))
-    }
-}
-
-pub struct CopyOut {
-    pub format: CopyFormat,
-    pub columns: usize,
-}
-
-impl CopyOut {
-    /// The next bytes, whole lines of them. None at the end.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
-        Ok(None)
-    }
-
-    pub fn tag(&self) -> String {
-        "COPY 0".into()
+    fn runs(&self, _fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
+        Vec::new()
     }
 }
 
 /// One client's session.
-pub struct Session {}
+pub struct Session {
+    database: Arc<Database>,
+    user: String,
+    pid: i32,
+    settings: Settings,
+    /// What is open, if anything.
+    open: Option<Open>,
+    /// The open transaction's parts on the shards; shared with whoever watches that it does not stay open for ever.
+    slot: Arc<tokio::sync::Mutex<Slot>>,
+    watched: bool,
+    cancel: CancelToken,
+    named: HashMap<String, Arc<Prepared>>,
+    cursors: BTreeMap<String, Cursor>,
+    notices: Vec<(&'static str, SqlError)>,
+    memory: Arc<Mutex<SequenceMemory>>,
+    tenant_is_fixed: bool,
+    /// The settings for values, and what they were read from.
+    values: Mutex<Option<(settings::View, isles_sql::text::Settings)>>,
+}
+
+impl Database {
+    /// A session for one who has logged in.
+    pub fn session(self: &Arc<Self>, login: Login) -> Result<Session> {
+        if login.database != self.name {
+            return Err(SqlError::new("3D000", format!("database \"{}\" does not exist", login.database)));
+        }
+        let (isolation, idle) = match self.is_sqlite() {
+            true => (Isolation::Serializable, SQLITE_IDLE_MS),
+            false => (Isolation::ReadCommitted, 0),
+        };
+        let mut session = Session {
+            settings: Settings::new(&login.user, isolation, idle),
+            database: self.clone(),
+            user: login.user,
+            pid: (self.env.random() % (i32::MAX as u64)) as i32,
+            open: None,
+            slot: Arc::default(),
+            watched: false,
+            cancel: CancelToken::default(),
+            named: HashMap::new(),
+            cursors: BTreeMap::new(),
+            notices: Vec::new(),
+            memory: Arc::default(),
+            tenant_is_fixed: false,
+            values: Mutex::default(),
+        };
+        for (name, value) in &login.settings {
+            session.check_setting(name, value)?;
+            session.settings.set(name, value, false)?;
+        }
+        session.settings.settle_startup();
+        Ok(session)
+    }
+}
 
 impl Session {
     /// Splits a text into its statements; each is prepared and executed in turn. An empty text has none.
-    pub fn statements(&self, _sql: &str) -> Result<Vec<Arc<str>>> {
-        Err(SqlError::unsupported("not built"))
+    pub fn statements(&self, sql: &str) -> Result<Vec<Arc<str>>> {
+        isles_sql::parse::split(sql)
     }
 
     /// Parses, binds and plans one statement. `params` are the types that the client gave; 0 where it gave none.
-    pub async fn prepare(&mut self, _sql: &str, _params: &[Oid]) -> Result<Arc<Prepared>> {
-        Err(SqlError::unsupported("not built"))
+    pub async fn prepare(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+        let prepared = self.prepare_now(sql, params);
+        // As PostgreSQL: what a failed transaction would not run, it does not look at either.
+        match &prepared {
+            Ok(prepared) => self.check_open(&prepared.compiled).await?,
+            Err(_) => self.check_open(&Compiled::Nothing).await?,
+        }
+        if prepared.is_err() {
+            self.fail();
+            self.let_go().await;
+        }
+        prepared
+    }
+
+    fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+        let schema = self.database.schema();
+        plans::prepare(&self.database, &schema, &self.settings, sql, params)
     }
 
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
     /// it failed.
-    pub async fn execute(&mut self, _prepared: &Arc<Prepared>, _params: Vec<Value>) -> Result<Answer> {
-        Err(SqlError::unsupported("not built"))
+    pub async fn execute(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
+        let answer = self.execute_now(prepared, params).await;
+        self.cancel = CancelToken::default();
+        if answer.is_err() {
+            self.fail();
+            self.let_go().await;
+        }
+        answer
+    }
+
+    async fn execute_now(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
+        self.check_open(&prepared.compiled).await?;
+        if params.len() != prepared.params.len() {
+            let message =
+                format!("the statement has {} parameters, {} were given", prepared.params.len(), params.len());
+            return Err(SqlError::new("08P01", message));
+        }
+        match &prepared.compiled {
+            Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
+            // Boxed: utilities run statements inside of statements.
+            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
+            Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
+        }
+    }
+
+    /// Runs a statement about rows, with the plan of the present schema.
+    async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
+        let guard = self.hold_schema().await?;
+        let prepared = self.current(prepared, &guard)?;
+        match &prepared.compiled {
+            Compiled::Rows { plan, kind: RowsKind::Select } if self.open.is_none() => {
+                let fields = prepared.fields.clone().unwrap_or_default();
+                self.select(plan, params, fields, guard).await
+            }
+            Compiled::Rows { plan, kind } => {
+                let (rows, affected) = self.run_plan(plan, *kind, params, guard).await?;
+                Ok(match &prepared.fields {
+                    Some(fields) => {
+                        let count = if *kind == RowsKind::Select { rows.len() as u64 } else { affected };
+                        Answer::Rows(Rows::new(fields.clone(), rows, kind.tag(count)))
+                    }
+                    None => Answer::Done { tag: kind.tag(affected) },
+                })
+            }
+            Compiled::Explain(explain) => self.explain(explain, params, guard).await,
+            _ => Err(SqlError::new("XX000", "the statement has become another one")),
+        }
+    }
+
+    /// A query on its own: gathered if it is small, and streamed if not.
+    async fn select(
+        &mut self,
+        plan: &Plan,
+        params: &[Value],
+        fields: Vec<Field>,
+        guard: Arc<SchemaGuard>,
+    ) -> Result<Answer> {
+        let is_stream = matches!(plan, Plan::Query(query) if !query.locks && matches!(query.root, Node::Shards(_)));
+        if !is_stream {
+            let (rows, _) = self.run_plan(plan, RowsKind::Select, params, guard).await?;
+            let tag = RowsKind::Select.tag(rows.len() as u64);
+            return Ok(Answer::Rows(Rows::new(fields, rows, tag)));
+        }
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
+        let first = bounds.of_first_try();
+        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &first };
+        match runner.run(plan, Within::Nothing).await {
+            Ok(output) => {
+                let tag = RowsKind::Select.tag(output.rows.len() as u64);
+                Ok(Answer::Rows(Rows::new(fields, output.rows, tag)))
+            }
+            Err(error) if error.sqlstate == "54000" => {
+                let runner = Runner { bounds: &bounds, ..runner };
+                match runner.stream(plan).await? {
+                    Some(stream) => Ok(Answer::Rows(Rows::streamed(fields, stream))),
+                    None => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The statement as it is planned now.
+    fn current(&mut self, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<Arc<Prepared>> {
+        if prepared.version == guard.schema.version && prepared.setting_key == self.settings.plan_key() {
+            return Ok(prepared.clone());
+        }
+        let fresh = plans::prepare(&self.database, &guard.schema, &self.settings, &prepared.sql, &prepared.params)?;
+        match fresh.fields == prepared.fields && fresh.params == prepared.params {
+            true => Ok(fresh),
+            false => Err(SqlError::new("0A000", "cached plan must not change result type")),
+        }
+    }
+
+    /// The schema that the open transaction holds, or the present one.
+    async fn hold_schema(&mut self) -> Result<Arc<SchemaGuard>> {
+        let held = self.slot.lock().await.schema();
+        match held {
+            Some(guard) => Ok(guard),
+            None => Ok(Arc::new(self.database.hold_schema().await?)),
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        let time = self.settings.time("statement_timeout").unwrap_or(MAX_TIME);
+        let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
+        Bounds { lock: self.settings.time("lock_timeout"), ..bounds }
+    }
+
+    fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {
+        let now = known::now(&self.database);
+        let transaction_time = self.open.as_ref().map_or(now, |open| open.began);
+        Ok(StatementKnowledge {
+            database: self.database.clone(),
+            schema: guard.clone(),
+            user: self.user.clone(),
+            pid: self.pid,
+            tenant: self.settings.tenant(),
+            values: self.value_settings(transaction_time)?,
+            settings: self.settings.view(),
+            search_path: plans::search_path(&self.settings),
+            transaction_time,
+            statement_time: now,
+            memory: self.memory.clone(),
+            facts: std::sync::OnceLock::new(),
+        })
+    }
+
+    /// How values are read and written. Reading the settings costs more than a short statement, so it is kept.
+    fn value_settings(&self, now: i64) -> Result<isles_sql::text::Settings> {
+        let mut kept = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let view = self.settings.view();
+        if let Some((_, values)) = kept.as_ref().filter(|(known, _)| known.same(&view)) {
+            return Ok(isles_sql::text::Settings { now, ..values.clone() });
+        }
+        let values = known::value_settings(&view, now)?;
+        *kept = Some((view, values.clone()));
+        Ok(values)
+    }
+
+    /// Carries out a plan in the open transaction, or on its own.
+    async fn run_plan(
+        &mut self,
+        plan: &Plan,
+        kind: RowsKind,
+        params: &[Value],
+        guard: Arc<SchemaGuard>,
+    ) -> Result<(Vec<Vec<Value>>, u64)> {
+        let bounds = self.bounds();
+        let knowledge = self.knowledge(&guard)?;
+        let read_only = self.modes().read_only;
+        let writes = kind != RowsKind::Select || matches!(plan, Plan::Query(query) if query.locks);
+        if writes && read_only {
+            let message = format!("cannot execute {} in a read-only transaction", kind.name());
+            return Err(SqlError::new("25006", message));
+        }
+        let database = self.database.clone();
+        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &bounds };
+        let output = match self.open.is_some() {
+            false => runner.run(plan, Within::Nothing).await?,
+            true => {
+                self.enter_transaction(&guard).await?;
+                let slot = self.slot.clone();
+                let mut slot = slot.lock().await;
+                let txn = slot.txn()?;
+                let output = runner.run(plan, Within::Transaction(txn)).await;
+                slot.touch(database.env.elapsed());
+                output?
+            }
+        };
+        Ok((output.rows, output.affected))
+    }
+
+    async fn explain(&mut self, explain: &Explain, params: &[Value], guard: Arc<SchemaGuard>) -> Result<Answer> {
+        let kind = RowsKind::of(&explain.statement);
+        let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
+        let detail = Printed { engines: self.database.engines() };
+        let mut lines: Vec<String> = match explain.format {
+            ExplainFormat::Text => isles_sql::explain::text(&plan, &detail)?,
+            ExplainFormat::Json => vec![isles_sql::explain::json(&plan, &detail)?],
+        };
+        if explain.analyze {
+            let began = self.database.env.elapsed();
+            let (rows, affected) = self.run_plan(&plan, kind, params, guard).await?;
+            let took = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
+            lines.push(format!("Rows: {}", if kind == RowsKind::Select { rows.len() as u64 } else { affected }));
+            lines.push(format!("Execution Time: {took:.3} ms"));
+        }
+        let rows: Vec<Vec<Value>> = lines.into_iter().map(|line| vec![Value::Text(line)]).collect();
+        Ok(Answer::Rows(Rows::new(vec![plans::text_field("QUERY PLAN")], rows, "EXPLAIN".into())))
     }
 
     /// From here statements belong together until [`Session::end_implicit`]. A `BEGIN` among them makes the
     /// transaction explicit.
-    pub fn begin_implicit(&mut self) {}
+    pub fn begin_implicit(&mut self) {
+        if self.open.is_none() {
+            let modes = self.modes();
+            self.open_transaction(modes, transact::Kind::Implicit);
+        }
+    }
 
     /// Commits what belongs together, or rolls it back if a statement has failed. In an explicit transaction it does
     /// nothing.
     pub async fn end_implicit(&mut self) -> Result<()> {
-        Ok(())
+        match &self.open {
+            Some(open) if open.kind == transact::Kind::Implicit && open.failed => {
+                self.roll_back().await;
+                Ok(())
+            }
+            Some(open) if open.kind == transact::Kind::Implicit => self.commit().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The protocol has refused a statement before it reached the session (a text that does not parse, a parameter that
+    /// does not read): an open transaction has failed, as it has after an error of [`Session::execute`].
+    pub fn fail(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.failed = true;
+        }
     }
 
     pub fn status(&self) -> Status {
-        Status::Idle
+        match &self.open {
+            Some(open) if open.kind == transact::Kind::Implicit => Status::Idle,
+            Some(open) if open.failed => Status::Failed,
+            Some(_) => Status::InTransaction,
+            None => Status::Idle,
+        }
     }
 
-    /// Cancels the statement that is running, from another task.
+    /// Cancels the statement that [`Session::execute`] runs next, its rows and its copy too, from another task. It is
+    /// taken before each statement: a token that was cancelled does not reach the statement after.
     pub fn cancel_token(&self) -> CancelToken {
-        CancelToken::default()
+        self.cancel.clone()
     }
 
     /// Notices and warnings since the last call, with their severity (`NOTICE`, `WARNING`, …).
     pub fn take_notices(&mut self) -> Vec<(&'static str, SqlError)> {
-        Vec::new()
+        std::mem::take(&mut self.notices)
+    }
+
+    fn warn(&mut self, sqlstate: &'static str, message: &str) {
+        self.notices.push(("WARNING", SqlError::new(sqlstate, message)));
     }
 
     /// Settings that clients are told of and that have changed since the last call; at first, all of them.
     pub fn take_parameter_changes(&mut self) -> Vec<(String, String)> {
-        Vec::new()
+        self.settings.take_changes()
     }
 
     /// A setting's value (`TimeZone`, `DateStyle`, `bytea_output`, `extra_float_digits`), for the text format.
-    pub fn setting(&self, _name: &str) -> Option<String> {
-        None
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.settings.show(name)
+    }
+
+    /// Gives the session a tenant that it cannot change: its role is fixed to it.
+    pub fn fix_tenant(&mut self, tenant: &str) -> Result<()> {
+        self.settings.set(settings::TENANT, tenant, false)?;
+        self.settings.settle_startup();
+        self.tenant_is_fixed = true;
+        Ok(())
+    }
+
+    /// The number that `pg_backend_pid()` gives.
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// Ends the session: an open transaction is rolled back.
-    pub async fn close(self) {}
+    pub async fn close(mut self) {
+        self.roll_back().await;
+    }
+
+    fn idle_limit(&self) -> Option<Duration> {
+        self.settings.time("idle_in_transaction_session_timeout")
+    }
 }

@@ -10,7 +10,8 @@
 use super::value::type_of;
 use isles_kernel::form;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Column, ForeignKey, Key, Schema, SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
+    BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, Schema,
+    SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
 };
 use isles_kernel::value::{DataType, Value};
 
@@ -38,44 +39,224 @@ pub(super) fn columns(names: &[String]) -> String {
     names.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ")
 }
 
+/// Types of texts, whose order is that of their bytes: text, varchar, bpchar and their arrays.
+const TEXTS: [u32; 6] = [25, 1042, 1043, 1009, 1014, 1015];
+
 /// A column's type, as it stands in a table.
-pub(super) fn type_name(ty: DataType) -> String {
-    match ty {
-        DataType::Text => "text COLLATE \"C\"".into(),
-        other => other.postgres_name().into(),
+fn column_type(column: &Column) -> String {
+    let text = match column.sql_type {
+        Some(declared) => TEXTS.contains(&declared.oid),
+        None => column.ty == DataType::Text,
+    };
+    if text { format!("{} COLLATE \"C\"", column.type_name()) } else { column.type_name() }
+}
+
+/// The statements of one change from `old` to `next`.
+pub(super) fn print(change: &SchemaChange, old: &Schema, next: &Schema, capture: Capture) -> Vec<String> {
+    Print { old, next, capture }.change(change)
+}
+
+struct Print<'a> {
+    old: &'a Schema,
+    next: &'a Schema,
+    capture: Capture,
+}
+
+impl Print<'_> {
+    fn change(&self, change: &SchemaChange) -> Vec<String> {
+        match change {
+            SchemaChange::CreateTable(table) => create_table(table, self.next, self.capture),
+            SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", table_name(table))],
+            SchemaChange::RenameTable { table, to } => rename_table(table, to),
+            SchemaChange::AddColumn { table, column } => self.add_column(table, column),
+            SchemaChange::DropColumn { table, column } => {
+                vec![alter(table, &format!("DROP COLUMN {}", quote(column)))]
+            }
+            SchemaChange::RenameColumn { table, column, to } => {
+                let rename = alter(table, &format!("RENAME COLUMN {} TO {}", quote(column), quote(to)));
+                self.without_triggers(table, vec![rename])
+            }
+            SchemaChange::AlterColumn { table, column, convert } => self.alter_column(table, column, convert.as_ref()),
+            SchemaChange::Rekey { table, .. } => self.rekey(table),
+            SchemaChange::CreateKey { table, key } => {
+                self.next.tables.get(table).map(|table| create_key(table, key)).into_iter().collect()
+            }
+            SchemaChange::DropKey { key, .. } => vec![format!("DROP INDEX {}", table_name(key))],
+            SchemaChange::RenameKey { key, to, .. } => vec![rename_index(key, to)],
+            SchemaChange::AddCheck { table, check } => vec![alter(table, &format!("ADD {}", check_text(check)))],
+            SchemaChange::DropCheck { table, check: name }
+            | SchemaChange::DropForeignKey { table, foreign_key: name } => {
+                vec![alter(table, &format!("DROP CONSTRAINT {}", quote(name)))]
+            }
+            SchemaChange::AddForeignKey { table, foreign_key } => match self.next.tables.get(table) {
+                Some(own) => vec![alter(table, &format!("ADD {}", foreign_key_text(own, foreign_key, self.next)))],
+                None => vec![],
+            },
+            SchemaChange::RenameConstraint { table, constraint, to } => self.rename_constraint(table, constraint, to),
+            SchemaChange::CreateObject(object) => vec![object.postgres.clone()],
+            SchemaChange::DropObject { name } => {
+                self.old.objects.get(name).map(|object| object.postgres_drop.clone()).into_iter().collect()
+            }
+            // These are the router's; the shard remembers them with the schema.
+            SchemaChange::CreateView(_)
+            | SchemaChange::DropView { .. }
+            | SchemaChange::RenameView { .. }
+            | SchemaChange::CreateSequence(_)
+            | SchemaChange::AlterSequence(_)
+            | SchemaChange::DropSequence { .. }
+            | SchemaChange::RenameSequence { .. }
+            | SchemaChange::SetComment { .. } => vec![],
+        }
+    }
+
+    /// Our triggers name the key's columns, so they are made anew around a change of these. Nobody writes meanwhile:
+    /// the change holds the table's lock.
+    fn without_triggers(&self, table: &str, statements: Vec<String>) -> Vec<String> {
+        let drop = |trigger: &&str| format!("DROP TRIGGER {} ON {}", quote(trigger), table_name(table));
+        let drops: Vec<String> = CAPTURES.iter().chain([&NO_TRUNCATE]).map(drop).collect();
+        let made = self.next.tables.get(table).map(triggers).unwrap_or_default();
+        drops.into_iter().chain(statements).chain(made).chain(switch(table, self.capture)).collect()
+    }
+
+    fn add_column(&self, table: &str, column: &Column) -> Vec<String> {
+        let add = alter(table, &format!("ADD COLUMN {}", column_text(column)));
+        match self.next.tables.get(table) {
+            Some(own) if own.hidden_key => {
+                let moved = move_hidden_key(own);
+                self.without_triggers(table, [add].into_iter().chain(moved).collect())
+            }
+            _ => vec![add],
+        }
+    }
+
+    fn alter_column(&self, table: &str, column: &Column, convert: Option<&Expression>) -> Vec<String> {
+        let before = self.old.tables.get(table);
+        let Some(old) = before.and_then(|before| before.position(&column.name).map(|at| &before.columns[at])) else {
+            return vec![];
+        };
+        let (name, mut parts) = (quote(&column.name), Vec::new());
+        let retyped = column_type(old) != column_type(column) || convert.is_some();
+        if old.default.is_some() && (retyped || column.default.is_none()) {
+            parts.push(format!("ALTER COLUMN {name} DROP DEFAULT"));
+        }
+        if retyped {
+            let using = convert.map_or(String::new(), |convert| format!(" USING ({})", convert.postgres));
+            parts.push(format!("ALTER COLUMN {name} TYPE {}{using}", column_type(column)));
+        }
+        if let Some(default) = column.default.as_ref().filter(|value| retyped || old.default.as_ref() != Some(*value)) {
+            parts.push(format!("ALTER COLUMN {name} SET DEFAULT {}", literal(default, column.ty)));
+        }
+        match (old.nullable, column.nullable) {
+            (true, false) => parts.push(format!("ALTER COLUMN {name} SET NOT NULL")),
+            (false, true) => parts.push(format!("ALTER COLUMN {name} DROP NOT NULL")),
+            _ => {}
+        }
+        // One by one: within one statement, the default would be changed before the type.
+        let statements: Vec<String> = parts.iter().map(|part| alter(table, part)).collect();
+        if retyped { self.without_triggers(table, statements) } else { statements }
+    }
+
+    fn rekey(&self, table: &str) -> Vec<String> {
+        let (Some(old), Some(new)) = (self.old.tables.get(table), self.next.tables.get(table)) else { return vec![] };
+        let mut statements = vec![refuse_moving(table)];
+        if old.kind != new.kind {
+            statements.push(refuse_rows(table));
+        }
+        statements.push(alter(table, &format!("DROP CONSTRAINT {}", quote(&old.primary_key_name()))));
+        if old.hidden_key && !new.hidden_key {
+            statements.push(alter(table, &format!("DROP COLUMN {}", quote(HIDDEN_KEY_COLUMN))));
+        }
+        statements.push(alter(table, &format!("ADD {}", primary_key(new))));
+        self.without_triggers(table, statements)
+    }
+
+    fn rename_constraint(&self, table: &str, constraint: &str, to: &str) -> Vec<String> {
+        let key = self.old.tables.get(table).is_some_and(|table| table.keys.iter().any(|key| key.name == constraint));
+        match key {
+            // A unique constraint is an index here.
+            true => vec![rename_index(constraint, to)],
+            false => vec![alter(table, &format!("RENAME CONSTRAINT {} TO {}", quote(constraint), quote(to)))],
+        }
     }
 }
 
-/// The statements of one change. `schema` is the schema the change begins from.
-pub(super) fn print(change: &SchemaChange, schema: &Schema, capture: Capture) -> Vec<String> {
-    match change {
-        SchemaChange::CreateTable(table) => create_table(table, schema, capture),
-        SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", table_name(table))],
-        SchemaChange::AddColumn { table, column } => {
-            vec![format!("ALTER TABLE {} ADD COLUMN {}", table_name(table), column_text(column))]
-        }
-        SchemaChange::DropColumn { table, column } => {
-            vec![format!("ALTER TABLE {} DROP COLUMN {}", table_name(table), quote(column))]
-        }
-        SchemaChange::CreateKey { table, key } => {
-            schema.tables.get(table).map(|table| create_key(table, key)).into_iter().collect()
-        }
-        SchemaChange::DropKey { key, .. } => vec![format!("DROP INDEX {}", table_name(key))],
-        SchemaChange::CreateObject(object) => vec![object.postgres.clone()],
-        SchemaChange::DropObject { name } => {
-            schema.objects.get(name).map(|object| object.postgres_drop.clone()).into_iter().collect()
-        }
-    }
+fn alter(table: &str, what: &str) -> String {
+    format!("ALTER TABLE {} {what}", table_name(table))
+}
+
+fn rename_index(key: &str, to: &str) -> String {
+    format!("ALTER INDEX {} RENAME TO {}", table_name(key), quote(to))
+}
+
+fn text_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn rename_table(table: &str, to: &str) -> Vec<String> {
+    let (from, into) = (text_literal(table), text_literal(to));
+    vec![
+        alter(table, &format!("RENAME TO {}", quote(to))),
+        format!("UPDATE _isles.row_version SET tab = {into} WHERE tab = {from}"),
+    ]
+}
+
+/// A column is added behind all others, where the hidden key stands: it is made again behind it.
+fn move_hidden_key(table: &Table) -> Vec<String> {
+    let (name, key) = (&table.name, quote(HIDDEN_KEY_COLUMN));
+    let moved = quote(&format!("{HIDDEN_KEY_COLUMN}_before"));
+    vec![
+        alter(name, &format!("DROP CONSTRAINT {}", quote(&table.primary_key_name()))),
+        alter(name, &format!("RENAME COLUMN {key} TO {moved}")),
+        alter(name, &format!("ADD COLUMN {key} bigint")),
+        format!("UPDATE {} SET {key} = {moved}", table_name(name)),
+        alter(name, &format!("ALTER COLUMN {key} SET NOT NULL, DROP COLUMN {moved}")),
+        alter(name, &format!("ADD {}", primary_key(table))),
+    ]
+}
+
+/// Fails where rows are.
+fn refuse_rows(table: &str) -> String {
+    let message = format!("the primary key of \"{table}\" places its rows, and the table is not empty");
+    refuse_if(
+        &format!("SELECT FROM {}", table_name(table)),
+        "0A000",
+        &message,
+        "create a table with this primary key and copy the rows",
+    )
+}
+
+/// Fails while versions of rows are kept by their old key.
+fn refuse_moving(table: &str) -> String {
+    let moving = format!("SELECT FROM _isles.row_version WHERE tab = {}", text_literal(table));
+    refuse_if(&moving, "55006", &format!("rows of \"{table}\" are being moved"), "wait until the move has ended")
+}
+
+fn refuse_if(query: &str, sqlstate: &str, message: &str, hint: &str) -> String {
+    let (message, hint) = (text_literal(message), text_literal(hint));
+    let body = format!(
+        "BEGIN IF EXISTS ({query}) THEN \
+         RAISE EXCEPTION USING ERRCODE = '{sqlstate}', MESSAGE = {message}, HINT = {hint}; END IF; END"
+    );
+    format!("DO {}", text_literal(&body))
 }
 
 fn create_table(table: &Table, schema: &Schema, capture: Capture) -> Vec<String> {
     let mut parts: Vec<String> = hidden_columns(table).iter().map(ToString::to_string).collect();
     parts.extend(table.columns.iter().map(column_text));
-    parts.push(format!("PRIMARY KEY ({})", columns(&table.physical_key())));
-    parts.extend(table.foreign_keys.iter().map(|foreign| foreign_key(table, foreign, schema)));
+    parts.push(primary_key(table));
+    parts.extend(table.checks.iter().map(check_text));
+    parts.extend(table.foreign_keys.iter().map(|foreign| foreign_key_text(table, foreign, schema)));
     let create = format!("CREATE TABLE {} ({})", table_name(&table.name), parts.join(", "));
     let keys = table.keys.iter().map(|key| create_key(table, key));
     [create].into_iter().chain(keys).chain(triggers(table)).chain(switch(&table.name, capture)).collect()
+}
+
+fn primary_key(table: &Table) -> String {
+    format!("CONSTRAINT {} PRIMARY KEY ({})", quote(&table.primary_key_name()), columns(&table.physical_key()))
+}
+
+fn check_text(check: &Check) -> String {
+    format!("CONSTRAINT {} CHECK ({})", quote(&check.name), check.expression.postgres)
 }
 
 fn hidden_columns(table: &Table) -> &'static [&'static str] {
@@ -90,7 +271,7 @@ fn hidden_columns(table: &Table) -> &'static [&'static str] {
 }
 
 fn column_text(column: &Column) -> String {
-    let mut text = format!("{} {}", quote(&column.name), type_name(column.ty));
+    let mut text = format!("{} {}", quote(&column.name), column_type(column));
     if let Some(default) = &column.default {
         text.push_str(&format!(" DEFAULT {}", literal(default, column.ty)));
     }
@@ -144,8 +325,22 @@ fn hex(bytes: &[u8]) -> String {
 
 fn create_key(table: &Table, key: &Key) -> String {
     let unique = if key.unique { "UNIQUE " } else { "" };
-    let names = lead(table, &key.columns);
-    format!("CREATE {unique}INDEX {} ON {} ({})", quote(&key.name), table_name(&table.name), columns(&names))
+    let parts: Vec<String> = match key.parts.as_slice() {
+        [] => lead(table, &key.columns).iter().map(|name| quote(name)).collect(),
+        parts => lead(table, &[]).into_iter().chain(parts.iter().map(key_part)).collect(),
+    };
+    let filter = key.predicate.as_ref().map_or(String::new(), |only| format!(" WHERE {}", only.postgres));
+    format!("CREATE {unique}INDEX {} ON {} ({}){filter}", quote(&key.name), table_name(&table.name), parts.join(", "))
+}
+
+fn key_part(part: &KeyPart) -> String {
+    let over = match &part.over {
+        KeyOver::Column(name) => quote(name),
+        KeyOver::Expression(expression) => format!("({})", expression.postgres),
+    };
+    let direction = if part.descending { "DESC" } else { "ASC" };
+    let nulls = if part.nulls_first { "FIRST" } else { "LAST" };
+    format!("{over} {direction} NULLS {nulls}")
 }
 
 /// The columns of a key of `table`, with the tenant before them where there is one.
@@ -154,7 +349,7 @@ fn lead(table: &Table, names: &[String]) -> Vec<String> {
     tenant.into_iter().chain(names.iter().cloned()).collect()
 }
 
-fn foreign_key(table: &Table, foreign: &ForeignKey, schema: &Schema) -> String {
+fn foreign_key_text(table: &Table, foreign: &ForeignKey, schema: &Schema) -> String {
     let target = if foreign.table == table.name { Some(table) } else { schema.tables.get(&foreign.table) };
     let same_tenant = target.is_some_and(|target| matches!(target.kind, TableKind::Tenant));
     let (from, to) = match same_tenant {
@@ -205,9 +400,9 @@ fn triggers(table: &Table) -> Vec<String> {
 /// How `_isles.row_now` finds the row `t` that has the key of the row `$1`; a constant, for a trigger's argument.
 fn key_condition(table: &Table) -> String {
     let part = |name: String| {
-        let ty = table.position(&name).map_or(DataType::Text, |at| table.columns[at].ty);
+        let ty = table.position(&name).map_or_else(|| "text".into(), |at| table.columns[at].type_name());
         let text = name.replace('\'', "''");
-        format!("t.{} = ($1->>'{text}')::{}", quote(&name), ty.postgres_name())
+        format!("t.{} = ($1->>'{text}')::{ty}", quote(&name))
     };
     let condition = table.physical_key().into_iter().map(part).collect::<Vec<_>>().join(" AND ");
     format!("'{}'", condition.replace('\'', "''"))
@@ -225,12 +420,14 @@ pub(super) fn switch(table: &str, capture: Capture) -> Vec<String> {
 }
 
 /// Names, types and nullability of the columns that a table must have, in order, as the server names them.
-pub(super) fn expected_columns(table: &Table) -> Vec<(String, &'static str, bool)> {
-    let hidden: Vec<(String, &'static str, bool)> = match table.kind {
-        TableKind::Hash { .. } => vec![(BUCKET_COLUMN.into(), "integer", true)],
-        TableKind::Tenant => vec![(TENANT_KEY_COLUMN.into(), "text", true), (TENANT_COLUMN.into(), "text", false)],
+pub(super) fn expected_columns(table: &Table) -> Vec<(String, String, bool)> {
+    let hidden: Vec<(String, String, bool)> = match table.kind {
+        TableKind::Hash { .. } => vec![(BUCKET_COLUMN.into(), "integer".into(), true)],
+        TableKind::Tenant => {
+            vec![(TENANT_KEY_COLUMN.into(), "text".into(), true), (TENANT_COLUMN.into(), "text".into(), false)]
+        }
         TableKind::Reference | TableKind::Global => vec![],
     };
-    let own = table.columns.iter().map(|column| (column.name.clone(), column.ty.postgres_name(), !column.nullable));
+    let own = table.columns.iter().map(|column| (column.name.clone(), column.type_name(), !column.nullable));
     hidden.into_iter().chain(own).collect()
 }

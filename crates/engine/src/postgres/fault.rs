@@ -50,14 +50,29 @@ fn from_server(error: &DbError) -> ShardError {
         _ => ShardError::Statement(SqlError {
             sqlstate: intern(code),
             message: error.message().into(),
-            detail: error.detail().map(Into::into),
+            detail: error.detail().and_then(visible_detail),
             hint: error.hint().map(Into::into),
             position: None,
             table: error.table().map(Into::into),
             column: error.column().map(Into::into),
             constraint: error.constraint().map(Into::into),
+            context: None,
         }),
     }
+}
+
+/// A detail without what clients do not see: the tenant that leads a key, and a whole row with its hidden columns.
+fn visible_detail(detail: &str) -> Option<String> {
+    if detail.starts_with("Failing row contains") {
+        return None;
+    }
+    let Some(rest) = detail.strip_prefix("Key (_tenant, ") else { return Some(detail.into()) };
+    let (columns, rest) = rest.split_once(")=(")?;
+    let (values, end) = rest.rsplit_once(')')?;
+    // A tenant's name may have commas; then nobody can say where it ends.
+    let parts = values.split(", ").count();
+    let (_, values) = values.split_once(", ").filter(|_| parts == columns.split(", ").count() + 1)?;
+    Some(format!("Key ({columns})=({values}){end}"))
 }
 
 /// Whether trying again on another connection helps: the server forgot a prepared statement, or the schema has
@@ -126,4 +141,18 @@ fn intern(code: &str) -> &'static str {
     let kept: &'static str = Box::leak(code.to_string().into_boxed_str());
     seen.push(kept);
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible_detail;
+
+    #[test]
+    fn a_detail_shows_no_hidden_column() {
+        let shown = visible_detail("Key (_tenant, id)=(acme, 1) already exists.");
+        assert_eq!(shown.as_deref(), Some("Key (id)=(1) already exists."));
+        assert_eq!(visible_detail("Key (_tenant, id)=(a, b, 1) already exists."), None);
+        assert_eq!(visible_detail("Failing row contains (3, null)."), None);
+        assert_eq!(visible_detail("Key (id)=(1) already exists.").as_deref(), Some("Key (id)=(1) already exists."));
+    }
 }

@@ -43,6 +43,7 @@ const LOOK: &str = "SELECT _isles.look($1, $2, $3, $4, $5)";
 /// A claim, as `_isles.enter` takes it.
 #[derive(Debug)]
 pub(super) struct Entry {
+    /// Its ranges are spread out: the server looks up bucket by bucket.
     claim: Claim,
     version: i64,
     writes: bool,
@@ -56,6 +57,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(claim: Claim, access: Access) -> Entry {
+        let claim = Claim { version: claim.version, units: claim.units.into_iter().flat_map(each_bucket).collect() };
         let mut entry = Entry {
             version: i64::try_from(claim.version.0).unwrap_or(i64::MAX),
             writes: access == Access::Write,
@@ -68,7 +70,9 @@ impl Entry {
         let mut slots = BTreeSet::new();
         for unit in &entry.claim.units {
             let (tenant, group, bucket) = match unit {
-                Claimed::Bucket(group, bucket) => (None, Some(group), Some(bucket)),
+                Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => {
+                    (None, Some(group), Some(bucket))
+                }
                 Claimed::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
                 Claimed::Shared => (None, None, None),
             };
@@ -117,6 +121,15 @@ impl Entry {
     }
 }
 
+fn each_bucket(unit: Claimed) -> Vec<Claimed> {
+    match unit {
+        Claimed::Buckets(group, first, last) => {
+            (first.0..=last.0).map(|bucket| Claimed::Bucket(group.clone(), BucketId(bucket))).collect()
+        }
+        other => vec![other],
+    }
+}
+
 fn tenant_text(tenant: &Option<TenantId>) -> String {
     tenant.as_ref().map_or(String::new(), |tenant| tenant.as_str().into())
 }
@@ -136,7 +149,7 @@ fn tenant_slot(tenant: &Option<TenantId>) -> i32 {
 /// A tenant goes by its own fence or by its bucket's, so it locks both.
 fn unit_slots(unit: &Claimed) -> impl Iterator<Item = i32> {
     let (first, second) = match unit {
-        Claimed::Bucket(group, bucket) => (bucket_slot(group, bucket.0), None),
+        Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => (bucket_slot(group, bucket.0), None),
         Claimed::Tenant(tenant, group, bucket) => (tenant_slot(tenant), Some(bucket_slot(group, bucket.0))),
         Claimed::Shared => (slot("shared"), None),
     };

@@ -10,6 +10,7 @@
 //!   * [`schema`]       the stored schema and its history
 //!   * [`log`]          the change log and its readers
 //!   * [`scan`]         whether a statement reads or writes
+//!   * [`pledge`]       one shard's part of a commit over several
 //!   * [`transaction`]  requests and interactive transactions
 //!   * [`snapshot`]     pages and digests of one moment
 //!   * [`apply`]        rows from elsewhere
@@ -28,6 +29,7 @@ mod ddl;
 mod fault;
 mod fence;
 mod log;
+mod pledge;
 mod pool;
 mod scan;
 mod schema;
@@ -46,7 +48,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use pool::{Conn, Connections, Ended};
 use std::future::Future;
@@ -315,7 +317,7 @@ impl Shard for PostgresShard {
             self.count_commit();
         }
         let inner = &self.inner;
-        Ok(Box::new(transaction::begin(&inner.clients, &inner.control, &inner.env, begin).await?))
+        Ok(Box::new(transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, begin).await?))
     }
 
     async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
@@ -446,8 +448,35 @@ impl Shard for PostgresShard {
         self.inner.within_commit(OWN_LIMIT, &commit, self.inner.apply_schema(&commit, from, &changes)).await
     }
 
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
+        let work = async {
+            let conn = self.inner.admin.lend().await?;
+            let tried = schema::apply(&conn, from, &changes).await;
+            conn.finish(Ended::Open);
+            tried.map(drop)
+        };
+        self.inner.within(OWN_LIMIT, work).await
+    }
+
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.inner.within(OWN_LIMIT, self.inner.current_schema()).await
+    }
+
+    async fn pledges(&self, prefix: &str) -> Result<Vec<PledgeId>> {
+        self.inner.within(OWN_LIMIT, pledge::list(&self.inner.control, &self.inner.id, prefix)).await
+    }
+
+    async fn redeem(&self, id: &PledgeId, _redo: Option<Vec<u8>>) -> Result<()> {
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Commit)).await
+    }
+
+    async fn revoke(&self, id: &PledgeId) -> Result<()> {
+        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Rollback)).await
+    }
+
+    /// The server forgets a pledge when it is kept.
+    async fn forget_pledges(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn stats(&self) -> Result<ShardStats> {

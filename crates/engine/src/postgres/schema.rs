@@ -80,10 +80,11 @@ async fn outcome_before(conn: &Conn, from: SchemaVersion, changes: &[SchemaChang
 async fn run(conn: &Conn, from: &Schema, changes: &[SchemaChange], capture: Capture) -> Result<()> {
     let mut schema = from.clone();
     for change in changes {
-        for statement in ddl::print(change, &schema, capture) {
+        let next = schema.apply(std::slice::from_ref(change))?;
+        for statement in ddl::print(change, &schema, &next, capture) {
             conn.batch_execute(&statement).await.map_err(fault::before_commit)?;
         }
-        schema = schema.apply(std::slice::from_ref(change))?;
+        schema = next;
     }
     Ok(())
 }

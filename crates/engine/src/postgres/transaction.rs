@@ -18,6 +18,7 @@
 use super::ddl::quote;
 use super::fault;
 use super::fence::{ENTER, Entry};
+use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
 use super::value::{Param, Raw, decode};
@@ -25,12 +26,13 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim};
 use crate::shard::{
-    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Request,
-    Row, Statement, Transaction,
+    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Pledge,
+    Request, Row, Statement, Transaction,
 };
 use async_trait::async_trait;
 use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt};
+use isles_kernel::names::{PledgeId, ShardId};
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -311,6 +313,7 @@ pub(super) fn read_value(row: &tokio_postgres::Row, at: usize, ty: DataType) -> 
 
 /// Begins an interactive transaction.
 pub(super) async fn begin(
+    shard: &ShardId,
     connections: &Connections,
     control: &Arc<Connections>,
     env: &Arc<dyn Env>,
@@ -321,12 +324,14 @@ pub(super) async fn begin(
         let conn = connections.lend().await?;
         let text = begin_text(begin.isolation, begin.access, time);
         let mut transaction = PgTransaction {
+            shard: shard.clone(),
             conn: None,
             control: control.clone(),
             env: env.clone(),
             access: begin.access,
             isolation: begin.isolation,
             limits: begin.limits,
+            server_limit: time,
             failed: false,
             cursors: BTreeMap::new(),
             next_cursor: 0,
@@ -354,6 +359,7 @@ enum Cursor {
 }
 
 pub(super) struct PgTransaction {
+    shard: ShardId,
     /// None once the connection is lost or has been given back.
     conn: Option<Conn>,
     /// For looking at the fences with a fresh snapshot.
@@ -362,6 +368,8 @@ pub(super) struct PgTransaction {
     access: Access,
     isolation: Isolation,
     limits: Limits,
+    /// What the server has been told of the time limit.
+    server_limit: Duration,
     /// After an error, until a savepoint is rolled back to.
     failed: bool,
     cursors: BTreeMap<CursorId, Cursor>,
@@ -417,6 +425,23 @@ async fn run(conn: &Conn, statement: &Statement, access: Access, limits: &Limits
         }
         result => result,
     }
+}
+
+/// Sends statements without waiting in between. The server runs them in order, and none after one that fails.
+async fn run_many(conn: &Conn, statements: &[Statement], access: Access, limits: &Limits) -> Result<Vec<Outcome>> {
+    let budget = Budget::new(limits);
+    let mut outcomes = Vec::with_capacity(statements.len());
+    for chunk in statements.chunks(PIPELINE) {
+        let mut prepared = Vec::with_capacity(chunk.len());
+        for statement in chunk {
+            prepared.push(prepare(conn, statement).await?);
+        }
+        let jobs = chunk.iter().zip(&prepared).map(|(statement, p)| run_one(conn, statement, p, access, &budget));
+        for outcome in join_all(jobs).await {
+            outcomes.push(outcome?);
+        }
+    }
+    Ok(outcomes)
 }
 
 async fn plain(conn: &Conn, sql: &str) -> Result<()> {
@@ -512,6 +537,18 @@ impl PgTransaction {
         self.end_step(conn, done)
     }
 
+    /// Tells the server of a time limit that is not the one it knows.
+    async fn tell_limit(&mut self) -> Result<()> {
+        if self.limits.time == self.server_limit {
+            return Ok(());
+        }
+        let conn = self.take_live()?;
+        let limit = self.limits.time.as_millis().clamp(1, i32::MAX as u128);
+        self.step(conn, format!("SET LOCAL statement_timeout = {limit}")).await?;
+        self.server_limit = self.limits.time;
+        Ok(())
+    }
+
     /// Begins, if it has not begun, and passes the fences of `claim`.
     async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
         let entry = Entry::new(claim, self.access);
@@ -551,14 +588,25 @@ impl Transaction for PgTransaction {
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {
         check_statement(statement)?;
+        self.tell_limit().await?;
         let conn = self.take_live()?;
         let work = run(&conn, statement, self.access, &self.limits);
         let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
         self.end_step(conn, done)
     }
 
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>> {
+        statements.iter().try_for_each(check_statement)?;
+        self.tell_limit().await?;
+        let conn = self.take_live()?;
+        let work = run_many(&conn, &statements, self.access, &self.limits);
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        self.end_step(conn, done)
+    }
+
     async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
         check_statement(statement)?;
+        self.tell_limit().await?;
         if self.cursors.len() >= MAX_CURSORS {
             return Err(ShardError::Limit { what: "the number of cursors", limit: MAX_CURSORS as u64 });
         }
@@ -656,5 +704,35 @@ impl Transaction for PgTransaction {
         }
         // Otherwise the connection is closed, and the server rolls back by itself.
         Ok(())
+    }
+
+    fn bound(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    async fn has_written(&mut self) -> Result<bool> {
+        let conn = self.take_live()?;
+        let work = async { conn.row("SELECT pg_current_xact_id_if_assigned() IS NOT NULL", &[]).await };
+        let done = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        Ok(self.end_step(conn, done)?.get(0))
+    }
+
+    async fn pledge(mut self: Box<Self>, id: &PledgeId, _forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
+        let conn = self.take_live()?;
+        let text = pledge::prepare_text(id, &self.shard);
+        let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &text)).await;
+        match result {
+            Ok(()) => {
+                conn.finish(Ended::Closed);
+                Ok(Box::new(PgPledge::new(self.control.clone(), self.env.clone(), self.shard.clone(), id.clone())))
+            }
+            Err(error) => {
+                // If it is lost, the server may have prepared: nobody decides on it, and so it will be revoked.
+                if usable {
+                    conn.finish(Ended::Open);
+                }
+                Err(pledge::refusal(error))
+            }
+        }
     }
 }

@@ -25,7 +25,8 @@ use tokio_postgres::types::Type;
 /// Makes room for `rows`, which collide on a unique key; returns those that are to be written.
 pub(super) async fn give_way<'a>(conn: &Conn, table: &Table, rows: &[&'a Incoming]) -> Result<Vec<&'a Incoming>> {
     let mut kept = rows.to_vec();
-    for key in table.keys.iter().filter(|key| key.unique) {
+    // A key over expressions or some of the rows refuses the batch instead: which rows collide is not known here.
+    for key in table.keys.iter().filter(|key| key.unique_columns().is_some()) {
         kept = newest_of_each_value(table, key, &kept);
         kept = against_stored(conn, table, key, kept).await?;
     }

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The statements that write one table.
-struct TableWrites {
+pub(super) struct TableWrites {
     table: Table,
     put: Arc<str>,
     delete: Arc<str>,
@@ -40,14 +40,33 @@ impl TableWrites {
         let matched = matched.join(" AND ");
         let name = ddl::quoted(&table.name);
         TableWrites {
-            put: format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table)).into(),
+            put: put_sql(table).into(),
             delete: format!("DELETE FROM {name} WHERE {matched}").into(),
             bucket: format!("SELECT {BUCKET_COLUMN} FROM {name} WHERE {matched}").into(),
-            rivals: table.keys.iter().filter(|key| key.unique).map(|unique| rivals(table, &key, unique)).collect(),
+            rivals: plain_unique(table).map(|unique| rivals(table, &key, unique)).collect(),
             key_types: key_types(table, &key),
             table: table.clone(),
         }
     }
+}
+
+/// The unique keys that are over columns alone.
+fn plain_unique(table: &Table) -> impl Iterator<Item = &Key> {
+    table.keys.iter().filter(|key| key.unique_columns().is_some())
+}
+
+/// Writes a row. Rivals in a key over expressions or some of the rows are not looked for, so such a key must refuse,
+/// where `OR REPLACE` would silently remove a row that may be the newer one.
+fn put_sql(table: &Table) -> String {
+    let name = ddl::quoted(&table.name);
+    if table.keys.iter().filter(|key| key.unique).count() == plain_unique(table).count() {
+        return format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table));
+    }
+    let hidden = table.hidden_columns().iter().map(|name| (*name).to_string());
+    let all = hidden.chain(table.columns.iter().map(|column| column.name.clone()));
+    let set: Vec<String> = all.map(|name| format!("{0} = excluded.{0}", ddl::quoted(&name))).collect();
+    let key = ddl::quoted_list(&table.physical_key());
+    format!("INSERT INTO {name} {} ON CONFLICT ({key}) DO UPDATE SET {}", columns_and_values(table), set.join(", "))
 }
 
 /// Parameters: the row's key, then the values of the unique key.
@@ -106,7 +125,7 @@ pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     Ok(applied)
 }
 
-fn table_writes<'a>(
+pub(super) fn table_writes<'a>(
     tables: &'a mut BTreeMap<String, TableWrites>,
     schema: &Schema,
     name: &str,
@@ -136,8 +155,7 @@ fn apply_row(
     }
     match &incoming.row {
         Some(row) if make_room(db, writes, incoming, row)? => {
-            let put = Statement::new(writes.put.clone(), physical(&incoming.unit, row));
-            db.run_own(&put, &Limits::default())?;
+            put(db, writes, &incoming.unit, row)?;
             applied.written += 1;
         }
         _ => {
@@ -148,8 +166,14 @@ fn apply_row(
     store_version(db, stream, incoming, key)
 }
 
-fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {
+pub(super) fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {
     db.run_own(&Statement::new(writes.delete.clone(), key.to_vec()), &Limits::default()).map(drop)
+}
+
+/// Writes a row, whatever was there under its key.
+pub(super) fn put(db: &mut Db, writes: &TableWrites, unit: &Unit, row: &[Value]) -> Result<()> {
+    let put = Statement::new(writes.put.clone(), physical(unit, row));
+    db.run_own(&put, &Limits::default()).map(drop)
 }
 
 /// Removes rows whose claim to a unique value is older; whether the incoming row has the newest.

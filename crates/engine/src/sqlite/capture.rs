@@ -10,6 +10,7 @@
 
 use super::raw::Db;
 use super::value;
+use crate::shard::MAX_REDO_BYTES;
 use isles_kernel::change::{Op, RecordBuilder};
 use isles_kernel::schema::{Schema, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder};
@@ -31,6 +32,10 @@ struct Captured {
 #[derive(Default)]
 pub(super) struct Capture {
     pub(super) enabled: bool,
+    /// The record is for a commit over several shards alone, and not for the log.
+    pub(super) redo_only: bool,
+    /// The record has outgrown what such a commit may carry; it is not complete.
+    pub(super) overflown: bool,
     pub(super) record: RecordBuilder,
     /// The transaction in progress, counted from the first of the record.
     pub(super) txn: u64,
@@ -50,6 +55,8 @@ impl Capture {
     /// Ready for the next commit.
     pub(super) fn clear(&mut self) {
         self.record.clear();
+        self.redo_only = false;
+        self.overflown = false;
         self.last = None;
         self.txn = 0;
         self.failed = None;
@@ -101,6 +108,11 @@ unsafe extern "C" fn on_change(
     // SAFETY: SQLite gives a terminated name that lives through the call.
     let name = unsafe { CStr::from_ptr(table) }.to_bytes();
     if !capture.enabled || name.starts_with(b"_isles") {
+        return;
+    }
+    if capture.redo_only && capture.record.bytes() > MAX_REDO_BYTES {
+        // Nobody else wants it, so a large transaction on one shard need not hold all its rows in memory.
+        capture.overflown = true;
         return;
     }
     let Some((table, number)) = capture.table(name) else {

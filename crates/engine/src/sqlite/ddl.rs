@@ -8,8 +8,8 @@ use super::value;
 use crate::error::{Result, ShardError};
 use isles_kernel::form;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TENANT_COLUMN,
-    TENANT_KEY_COLUMN, Table, TableKind,
+    BUCKET_COLUMN, Check, Column, ForeignKey, Key, KeyOver, KeyPart, Object, ObjectKind, OnChange, Schema,
+    TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
 };
 use isles_kernel::value::{DATES, DataType, TIMES, TIMESTAMPS, Value};
 
@@ -36,42 +36,27 @@ pub(super) fn quoted_list<'a>(names: impl IntoIterator<Item = &'a String>) -> St
     names.into_iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")
 }
 
-/// The statements that bring a shard from `old` through `change`.
-pub(super) fn statements(old: &Schema, change: &SchemaChange) -> Result<Vec<String>> {
-    Ok(match change {
-        SchemaChange::CreateTable(table) => create_table(old, table)?,
-        SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", quoted(table))],
-        SchemaChange::AddColumn { table, column } => {
-            vec![format!("ALTER TABLE {} ADD COLUMN {}", quoted(table), column_definition(column))]
-        }
-        SchemaChange::DropColumn { table, column } => {
-            vec![format!("ALTER TABLE {} DROP COLUMN {}", quoted(table), quoted(column))]
-        }
-        SchemaChange::CreateKey { table, key } => vec![create_key(old.table(table)?, key)],
-        SchemaChange::DropKey { key, .. } => vec![format!("DROP INDEX {}", quoted(key))],
-        SchemaChange::CreateObject(object) => vec![object.sqlite.clone()],
-        SchemaChange::DropObject { name } => old.objects.get(name).map(drop_object).into_iter().collect(),
-    })
-}
-
-fn drop_object(object: &Object) -> String {
+pub(super) fn drop_object(object: &Object) -> String {
     match object.kind {
         ObjectKind::View => format!("DROP VIEW {}", quoted(&object.name)),
         ObjectKind::Trigger => format!("DROP TRIGGER {}", quoted(&object.name)),
     }
 }
 
-fn create_table(schema: &Schema, table: &Table) -> Result<Vec<String>> {
+/// Makes a table, under another name for a while if it is to take the place of one that exists. Keys come after.
+pub(super) fn create_table(schema: &Schema, table: &Table, name: &str) -> Result<String> {
     let mut parts = hidden_definitions(table);
     parts.extend(table.columns.iter().map(column_definition));
     parts.push(format!("PRIMARY KEY ({})", quoted_list(&table.physical_key())));
+    parts.extend(table.checks.iter().map(check_definition));
     for foreign in &table.foreign_keys {
         parts.push(foreign_definition(schema, table, foreign)?);
     }
-    let create =
-        format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(&table.name), parts.join(",\n    "));
-    let keys = table.keys.iter().map(|key| create_key(table, key));
-    Ok(std::iter::once(create).chain(keys).collect())
+    Ok(format!("CREATE TABLE {} (\n    {}\n) STRICT, WITHOUT ROWID", quoted(name), parts.join(",\n    ")))
+}
+
+fn check_definition(check: &Check) -> String {
+    format!("CONSTRAINT {} CHECK ({})", quoted(&check.name), check.expression.sqlite)
 }
 
 fn hidden_definitions(table: &Table) -> Vec<String> {
@@ -90,7 +75,7 @@ fn hidden_definitions(table: &Table) -> Vec<String> {
     }
 }
 
-fn column_definition(column: &Column) -> String {
+pub(super) fn column_definition(column: &Column) -> String {
     let name = quoted(&column.name);
     let mut out = format!("{name} {}", value::declared(column.ty));
     if !column.nullable {
@@ -155,11 +140,25 @@ fn literal(value: &Value) -> String {
     }
 }
 
-fn create_key(table: &Table, key: &Key) -> String {
+pub(super) fn create_key(table: &Table, key: &Key) -> String {
     let unique = if key.unique { "UNIQUE " } else { "" };
     let lead = matches!(table.kind, TableKind::Tenant).then(|| TENANT_KEY_COLUMN.to_string());
-    let columns: Vec<String> = lead.into_iter().chain(key.columns.iter().cloned()).collect();
-    format!("CREATE {unique}INDEX {} ON {} ({})", quoted(&key.name), quoted(&table.name), quoted_list(&columns))
+    let parts: Vec<String> = match key.parts.as_slice() {
+        [] => key.columns.iter().map(|name| quoted(name)).collect(),
+        parts => parts.iter().map(key_part).collect(),
+    };
+    let parts: Vec<String> = lead.into_iter().chain(parts).collect();
+    let filter = key.predicate.as_ref().map_or(String::new(), |only| format!(" WHERE {}", only.sqlite));
+    format!("CREATE {unique}INDEX {} ON {} ({}){filter}", quoted(&key.name), quoted(&table.name), parts.join(", "))
+}
+
+/// SQLite's indexes have nulls first, always. Nobody can tell: an index is found by SQLite itself, where it serves.
+fn key_part(part: &KeyPart) -> String {
+    let over = match &part.over {
+        KeyOver::Column(name) => quoted(name),
+        KeyOver::Expression(expression) => format!("({})", expression.sqlite),
+    };
+    if part.descending { format!("{over} DESC") } else { over }
 }
 
 fn foreign_definition(schema: &Schema, table: &Table, foreign: &ForeignKey) -> Result<String> {

@@ -17,7 +17,10 @@ use std::sync::Arc;
 
 /// "ISLE" in the file's header.
 const APPLICATION_ID: i64 = 0x4953_4c45;
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
+
+/// Which pledges were kept. It came with format 2.
+const PLEDGES: &str = "CREATE TABLE _isles_pledge (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;";
 
 /// Names in the meta table.
 pub(super) const SCHEMA: &str = "schema";
@@ -34,18 +37,19 @@ pub(super) fn prepare(db: &mut Db, path: &Path) -> Result<()> {
     let tables = one_int(db, "SELECT count(*) FROM sqlite_schema", &[])?.unwrap_or(0);
     match (id, format, tables) {
         (APPLICATION_ID, FORMAT, _) => Ok(()),
+        (APPLICATION_ID, 1, _) => change(db, PLEDGES),
         (APPLICATION_ID, newer, _) => {
             Err(ShardError::Invalid(format!("{} has format {newer}, this program knows {FORMAT}", path.display())))
         }
-        (0, 0, 0) => create(db),
+        (0, 0, 0) => change(db, &format!("{} {PLEDGES}", ddl::OWN_TABLES)),
         _ => Err(ShardError::Invalid(format!("{} is not an Isles shard", path.display()))),
     }
 }
 
-fn create(db: &mut Db) -> Result<()> {
+/// Makes what is missing and marks the file with the present format, in one transaction.
+fn change(db: &mut Db, tables: &str) -> Result<()> {
     let text = format!(
-        "BEGIN IMMEDIATE; {} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;",
-        ddl::OWN_TABLES
+        "BEGIN IMMEDIATE; {tables} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;"
     );
     let made = db.connection().execute_batch(&text);
     if let Err(error) = made {

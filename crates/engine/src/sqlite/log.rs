@@ -10,7 +10,7 @@
 
 use super::format;
 use super::raw::Db;
-use super::writer::{Writer, one_int};
+use super::writer::{State, Writer, one_int};
 use crate::error::{Result, ShardError};
 use crate::shard::{ChangePage, Consumer};
 use isles_kernel::change::decode_record;
@@ -27,16 +27,20 @@ const MAX_CONSUMERS: usize = 1_000;
 /// Inserts the record of the current transaction, if it changed anything.
 pub(super) fn append(writer: &mut Writer) -> Result<()> {
     let schema = writer.schema_version();
-    let (first, txn) = (writer.state.seq.next(), writer.state.txn.next());
     let capture = writer.capture();
-    if capture.record.is_empty() {
+    if capture.record.is_empty() || capture.redo_only {
         return Ok(());
     }
-    let changes = capture.record.changes();
-    let txns = capture.txn.max(1);
+    let (changes, txns) = (capture.record.changes(), capture.txn.max(1));
     let body = capture.record.finish(schema);
+    insert(&mut writer.db, &mut writer.state, body, changes, txns)
+}
+
+/// Inserts a record of so many changes and transactions on the connection that made them.
+pub(super) fn insert(db: &mut Db, state: &mut State, body: Vec<u8>, changes: u64, txns: u64) -> Result<()> {
+    let (first, txn) = (state.seq.next(), state.txn.next());
     let bytes = body.len() as u64;
-    let last = Seq(writer.state.seq.0 + changes);
+    let last = Seq(state.seq.0 + changes);
     let params = [
         Value::Int(last.0 as i64),
         Value::Int(first.0 as i64),
@@ -45,11 +49,11 @@ pub(super) fn append(writer: &mut Writer) -> Result<()> {
         Value::Bytes(body),
     ];
     let sql = "INSERT INTO _isles_log (last_seq, first_seq, first_txn, txns, body) VALUES ($1, $2, $3, $4, $5)";
-    writer.db.own(sql, &params, &[])?;
-    writer.state.seq = last;
-    writer.state.txn = TxnId(writer.state.txn.0 + txns);
-    writer.state.log_records += 1;
-    writer.state.log_bytes += bytes;
+    db.own(sql, &params, &[])?;
+    state.seq = last;
+    state.txn = TxnId(state.txn.0 + txns);
+    state.log_records += 1;
+    state.log_bytes += bytes;
     Ok(())
 }
 

@@ -11,17 +11,21 @@
 //!   * [`vfs`]        page checksums under SQLite, and the check of a WAL that a crash left
 //!   * `explain`      what SQLite's result codes mean
 //!   * `value`        storage forms of typed values
+//!   * `functions`    PostgreSQL's functions inside of SQLite
 //!   * `raw`          one hardened connection and its statements
 //!   * `capture`      row changes, taken from the preupdate hook
 //!   * `ddl`          the kernel's schema in SQLite's dialect
 //!   * `format`       what stands in the file besides the user's tables
 //!   * `log`          the change log
 //!   * `writer`       group commit
+//!   * `schema`       changes of the schema, in place or by rebuilding a table
 //!   * `queue`        who writes next
 //!   * `reader`       the pool of readers
 //!   * `apply`        rows that come from other shards
+//!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard
 //!   * [`fleet`]      thousands of shards, some of them open
 //!
@@ -37,11 +41,15 @@ mod ddl;
 mod explain;
 pub mod fleet;
 mod format;
+mod functions;
 mod log;
+mod pledge;
 mod queue;
 mod raw;
 mod reader;
+mod schema;
 mod snapshot;
+pub mod stage;
 mod transaction;
 mod value;
 mod writer;
@@ -55,7 +63,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use queue::Queue;
 use reader::Readers;
@@ -71,6 +79,9 @@ use writer::{Company, RequestMember, State, Task, Writer};
 const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
 /// A schema change may have to read whole tables.
 const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
+
+/// Ends a transaction that was for trying alone.
+const TRIED: &str = "the change would be made";
 
 /// How a shard's file is opened.
 #[derive(Debug, Clone)]
@@ -249,6 +260,8 @@ impl SqliteShard {
             error => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
         })?;
         let writer = Writer::open(path, env.clone(), &options)?;
+        // Any number will do, but not the one that a transaction remembers from before the shard was reopened.
+        let first_state = env.random() >> 1;
         let shared = Shared {
             id,
             path: path.to_path_buf(),
@@ -258,7 +271,7 @@ impl SqliteShard {
             gathered: Condvar::new(),
             env,
             options,
-            state_number: AtomicU64::new(0),
+            state_number: AtomicU64::new(first_state),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),
@@ -418,12 +431,46 @@ impl Shard for SqliteShard {
     }
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
-        self.submit(SCHEMA_TIME, Company::Alone, move |writer| change_schema(writer, from, &changes)).await
+        self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
+    }
+
+    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
+        let work = move |writer: &mut Writer| -> Result<()> {
+            let now = writer.state.schema.clone();
+            schema::change(writer, from, &changes)?;
+            // An error takes all of it back, but what is in memory besides the state.
+            writer.capture().set_schema(&now);
+            Err(ShardError::invalid(TRIED))
+        };
+        match self.submit(SCHEMA_TIME, Company::Alone, work).await {
+            Err(ShardError::Invalid(why)) if why == TRIED => Ok(()),
+            result => result,
+        }
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().schema.clone())
+    }
+
+    /// A pledge of this engine dies with its process; what was decided is redone.
+    async fn pledges(&self, _prefix: &str) -> Result<Vec<PledgeId>> {
+        self.shared.check_running()?;
+        Ok(Vec::new())
+    }
+
+    async fn redeem(&self, id: &PledgeId, redo: Option<Vec<u8>>) -> Result<()> {
+        let id = id.clone();
+        let redo = redo.ok_or_else(|| ShardError::invalid("a pledge of this engine is kept by its redo"))?;
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| pledge::redeem(writer, &id, &redo)).await
+    }
+
+    async fn revoke(&self, _id: &PledgeId) -> Result<()> {
+        self.shared.check_running()
+    }
+
+    async fn forget_pledges(&self) -> Result<()> {
+        self.write(OWN_WRITE_TIME, pledge::forget_all).await
     }
 
     async fn stats(&self) -> Result<ShardStats> {
@@ -446,32 +493,4 @@ impl Shard for SqliteShard {
     async fn close(&self) -> Result<()> {
         queue::close(&self.shared).await
     }
-}
-
-fn change_schema(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
-    let now = writer.state.schema.clone();
-    if now.version != from {
-        return already_changed(writer, from, changes);
-    }
-    let mut step = Schema::clone(&now);
-    for change in changes {
-        let next = step.apply(std::slice::from_ref(change))?;
-        for sql in ddl::statements(&step, change)? {
-            writer.db.own_text(&sql, &[], &[])?;
-        }
-        step = next;
-    }
-    step.version = from.next();
-    writer.set_schema(step)?;
-    Ok(writer.state.schema.clone())
-}
-
-/// A change that was asked for twice is done once; the caller may not have heard of the first time.
-fn already_changed(writer: &mut Writer, from: SchemaVersion, changes: &[SchemaChange]) -> Result<Arc<Schema>> {
-    let now = writer.state.schema.clone();
-    let before = format::load_schema(&mut writer.db, format::SCHEMA_BEFORE)?;
-    if before.version == from && before.apply(changes).is_ok_and(|asked| asked == *now) {
-        return Ok(now);
-    }
-    Err(ShardError::Conflict(format!("the schema is at version {}, not {from}", now.version)))
 }

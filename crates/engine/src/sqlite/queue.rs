@@ -288,7 +288,7 @@ fn trim_to_cap(shared: &Shared, writer: &mut Writer, cap: u64) {
 }
 
 /// Answers all that waits, once the shard has stopped.
-fn refuse_if_stopped(shared: &Shared) {
+pub(super) fn refuse_if_stopped(shared: &Shared) {
     let Err(error) = shared.check_running() else { return };
     let waiting: VecDeque<Item> = {
         let mut queue = shared.queue();

@@ -13,12 +13,15 @@
 
 use super::SqliteOptions;
 use super::capture::Capture;
+use super::functions::{self, Host};
 use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
 use isles_kernel::interval::Interval;
+use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Numeric, Value};
+use isles_sql::system::SystemFunctions;
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -27,8 +30,8 @@ use rusqlite::{Connection, OpenFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Statements kept prepared by each connection. An application has a few dozen shapes; each costs a few KiB.
@@ -178,6 +181,14 @@ enum Origin {
 }
 
 /// A connection. Fields are dropped in order: statements before the connection they belong to.
+/// A table that a statement writes to, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Write {
+    Insert(String),
+    Update(String),
+    Delete(String),
+}
+
 pub(super) struct Db {
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
@@ -191,7 +202,13 @@ pub(super) struct Db {
     /// Pages in the WAL after the last commit; boxed, SQLite holds its address.
     wal_pages: Box<c_int>,
     foreign: Arc<AtomicBool>,
+    /// Where the authorizer notes what a statement writes to, while somebody asks.
+    writes: Arc<Mutex<Option<Vec<Write>>>>,
+    /// The tables as the writer knows them, to name what a statement has broken.
+    pub(super) schema: Option<Arc<Schema>>,
     connection: Connection,
+    /// What our functions in SQLite use; it outlives the connection.
+    host: Box<Host>,
 }
 
 // SAFETY: the raw pointers inside belong to this connection alone, and SQLite allows a connection to be used by any
@@ -205,8 +222,25 @@ impl Db {
         let flags = if role == Role::Writer { flags | OpenFlags::SQLITE_OPEN_CREATE } else { flags };
         let connection =
             Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()).map_err(|error| open_error(path, &error))?;
+        let mut db = Db::new(connection, env);
+        db.configure(role, options).map_err(|error| open_error(path, &error))?;
+        Ok(db)
+    }
+
+    /// A database in memory alone, for as long as this lives.
+    pub(super) fn open_in_memory(env: Arc<dyn Env>) -> Result<Db> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let path = Path::new(":memory:");
+        let connection = Connection::open_in_memory_with_flags(flags).map_err(|error| open_error(path, &error))?;
+        let mut db = Db::new(connection, env);
+        db.configure_in_memory().map_err(|error| open_error(path, &error))?;
+        Ok(db)
+    }
+
+    fn new(connection: Connection, env: Arc<dyn Env>) -> Db {
+        let host = Host::new(env.clone());
         let watch = Watch { env, deadline: Duration::MAX, cancel: None, budget: None, stop: None };
-        let mut db = Db {
+        Db {
             cursors: BTreeMap::new(),
             next_cursor: 0,
             cache: HashMap::default(),
@@ -217,10 +251,11 @@ impl Db {
             kept: None,
             wal_pages: Box::new(0),
             foreign: Arc::new(AtomicBool::new(false)),
+            writes: Arc::default(),
+            schema: None,
             connection,
-        };
-        db.configure(role, options).map_err(|error| open_error(path, &error))?;
-        Ok(db)
+            host,
+        }
     }
 
     fn configure(&mut self, role: Role, options: &SqliteOptions) -> rusqlite::Result<()> {
@@ -256,11 +291,32 @@ impl Db {
         connection.pragma_update(None, "foreign_keys", role != Role::Applier)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, role != Role::Applier)?;
         connection.pragma_update(None, "query_only", role == Role::Reader)?;
+        self.install()
+    }
+
+    /// What is written here needs no safety: it is gone with the connection.
+    fn configure_in_memory(&mut self) -> rusqlite::Result<()> {
+        harden(&self.connection)?;
+        self.connection.pragma_update(None, "temp_store", "MEMORY")?;
+        self.connection.pragma_update(None, "synchronous", "OFF")?;
+        self.install()
+    }
+
+    /// Gives it the functions that need the schema.
+    pub(super) fn know(&self, system: Arc<dyn SystemFunctions>) {
+        self.host.know(system);
+    }
+
+    /// Collations, functions, the authorizer and the callbacks.
+    fn install(&mut self) -> rusqlite::Result<()> {
+        let connection = &self.connection;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
         value::register_checks(connection)?;
-        let foreign = self.foreign.clone();
+        functions::install(connection, &self.host)?;
+        let (foreign, writes) = (self.foreign.clone(), self.writes.clone());
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
+            note_write(&writes, &context);
             if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
         }))?;
         self.install_callbacks();
@@ -379,14 +435,14 @@ impl Db {
             cached.last_used = self.uses;
             let outcome = run_prepared(handle, &cached.statement, statement, limits);
             cached.statement.reset();
-            return outcome.map_err(|error| self.explain(error));
+            return outcome.map_err(|error| self.explain_statement(error, &statement.sql));
         }
         let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
         let outcome = run_prepared(handle, &prepared, statement, limits);
         prepared.reset();
         self.evict();
         self.cache.insert(statement.sql.clone(), Cached { statement: prepared, last_used: self.uses });
-        outcome.map_err(|error| self.explain(error))
+        outcome.map_err(|error| self.explain_statement(error, &statement.sql))
     }
 
     /// Runs one of the engine's own statements; `sql` is a constant, so it stays prepared for ever.
@@ -535,6 +591,28 @@ impl Db {
         now != 0
     }
 
+    /// The error, with the name of what the statement has broken.
+    fn explain_statement(&mut self, trouble: impl Into<Trouble>, sql: &str) -> ShardError {
+        match (self.explain(trouble), self.schema.clone()) {
+            (ShardError::Statement(error), Some(schema)) => {
+                ShardError::Statement(super::explain::named(error, &schema, || self.writes_of(sql)))
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// What a statement writes to: it is compiled once more, and SQLite asks for leave of each table.
+    fn writes_of(&mut self, sql: &str) -> Vec<Write> {
+        let seen = |writes: &Mutex<Option<Vec<Write>>>, next| {
+            std::mem::replace(&mut *writes.lock().unwrap_or_else(PoisonError::into_inner), next)
+        };
+        seen(&self.writes, Some(Vec::new()));
+        let compiled = self.prepare(sql, Origin::Foreign);
+        let writes = seen(&self.writes, None).unwrap_or_default();
+        drop(compiled);
+        writes
+    }
+
     fn explain(&self, trouble: impl Into<Trouble>) -> ShardError {
         match trouble.into() {
             Trouble::Shard(error) => error,
@@ -543,6 +621,9 @@ impl Db {
     }
 
     fn explain_failure(&self, failure: Failure) -> ShardError {
+        if let Some(raised) = self.host.take(failure.code) {
+            return ShardError::Statement(raised);
+        }
         // SAFETY: the handle is live; the message is copied at once.
         let message = unsafe {
             let text = ffi::sqlite3_errmsg(self.handle());
@@ -744,10 +825,25 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// What a foreign statement may do.
+fn note_write(writes: &Mutex<Option<Vec<Write>>>, context: &AuthContext<'_>) {
+    let write = match context.action {
+        AuthAction::Insert { table_name } => Write::Insert(table_name.into()),
+        AuthAction::Update { table_name, .. } => Write::Update(table_name.into()),
+        AuthAction::Delete { table_name } => Write::Delete(table_name.into()),
+        _ => return,
+    };
+    if let Some(seen) = &mut *writes.lock().unwrap_or_else(PoisonError::into_inner)
+        && !seen.contains(&write)
+    {
+        seen.push(write);
+    }
+}
+
 fn authorize(context: &AuthContext<'_>) -> Authorization {
     let private = |table: &str| {
         let table = table.to_ascii_lowercase();
-        table.starts_with(isles_kernel::schema::RESERVED_PREFIX) || table.starts_with("sqlite_")
+        let own = table.starts_with(isles_kernel::schema::RESERVED_PREFIX) && table != isles_sql::print::call::ROWS;
+        own || table.starts_with("sqlite_")
     };
     match context.action {
         AuthAction::Select | AuthAction::Recursive => Authorization::Allow,

@@ -7,6 +7,7 @@
 //! As in PostgreSQL, an error ends the transaction, except that it can go back to a savepoint. A statement that was
 //! interrupted ends it for good: SQLite has rolled back all of it.
 
+use super::pledge::{self, SqlitePledge};
 use super::queue::{self, WriterGuard};
 use super::raw::Db;
 use super::reader::{self, ReaderGuard};
@@ -15,9 +16,10 @@ use super::{Shared, ddl};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, FenceTable};
-use crate::shard::{Begin, CursorId, CursorPage, Limits, Outcome, Statement, Transaction};
+use crate::shard::{Begin, CursorId, CursorPage, Limits, Outcome, Pledge, StateNumber, Statement, Transaction};
 use async_trait::async_trait;
 use isles_kernel::change::Mark;
+use isles_kernel::names::PledgeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -88,6 +90,8 @@ struct SqliteTransaction {
     claims: Arc<[Claim]>,
     limits: Limits,
     env: Arc<dyn Env>,
+    /// Of a reader: the shard's state when its snapshot was begun, or before.
+    state: Option<StateNumber>,
 }
 
 pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn Transaction>> {
@@ -98,6 +102,11 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
         Access::Read => Held::Reader(Box::new(reader::checkout(shared, deadline).await?)),
     };
+    // A writer's is read while it is held: nobody else commits. A reader's is read before its snapshot.
+    let state = StateNumber(shared.state_number.load(Ordering::SeqCst));
+    if begin.access == Access::Write && begin.since.is_some_and(|since| since != state) {
+        return Err(ShardError::Conflict("could not serialize access: the shard has changed since it was read".into()));
+    }
     let mut transaction = SqliteTransaction {
         held: Some(held),
         standing: Standing::Active,
@@ -107,6 +116,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         claims: Arc::from([begin.claim]),
         limits: begin.limits,
         env: shared.env.clone(),
+        state: (begin.access == Access::Read).then_some(state),
     };
     transaction.job(|held, _| start(held)).await?;
     Ok(Box::new(transaction))
@@ -114,7 +124,11 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
 
 fn start(held: &mut Held) -> Result<()> {
     match held {
-        Held::Writer(guard) => guard.writer().begin(),
+        Held::Writer(guard) => {
+            guard.writer().begin()?;
+            guard.writer().capture_redo();
+            Ok(())
+        }
         Held::Reader(guard) => {
             guard.db().own("BEGIN", &[], &[])?;
             // The snapshot is taken by the first read, and the fences are checked after it.
@@ -206,6 +220,14 @@ impl Transaction for SqliteTransaction {
         self.job(move |held, limits| held.db().run(&statement, limits)).await
     }
 
+    async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>> {
+        self.check_active()?;
+        let run = move |held: &mut Held, limits: &Limits| {
+            statements.iter().map(|statement| held.db().run(statement, limits)).collect()
+        };
+        self.job(run).await
+    }
+
     async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
         self.check_active()?;
         let statement = statement.clone();
@@ -281,9 +303,40 @@ impl Transaction for SqliteTransaction {
         let shared = held.shared().clone();
         shared.on_pool(move || drop(held)).await
     }
+
+    fn bound(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    fn state(&self) -> Option<StateNumber> {
+        self.state
+    }
+
+    async fn has_written(&mut self) -> Result<bool> {
+        self.check_active()?;
+        self.job(|held, _| match held {
+            Held::Reader(_) => Ok(false),
+            Held::Writer(guard) => Ok(!guard.writer().capture().record.is_empty()),
+        })
+        .await
+    }
+
+    async fn pledge(mut self: Box<Self>, id: &PledgeId, forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
+        self.check_active()?;
+        let id = id.clone();
+        let redo = self.job(move |held, _| match held {
+            Held::Reader(_) => Err(ShardError::invalid("a transaction that only reads has nothing to pledge")),
+            Held::Writer(guard) => pledge::make(guard.writer(), &id, &forget),
+        });
+        let redo = redo.await?;
+        match self.held.take() {
+            Some(Held::Writer(guard)) => Ok(Box::new(SqlitePledge::new(guard, redo))),
+            _ => Err(over()),
+        }
+    }
 }
 
-fn commit_writer(guard: &mut WriterGuard) -> Result<()> {
+pub(super) fn commit_writer(guard: &mut WriterGuard) -> Result<()> {
     let shared = guard.shared().clone();
     let writer = guard.writer();
     writer.db.close_cursors();

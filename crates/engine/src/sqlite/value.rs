@@ -17,6 +17,7 @@ use isles_kernel::form;
 use isles_kernel::interval::Interval;
 use isles_kernel::value::{DataType, Encoder, Numeric, Value};
 use rusqlite::ffi;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use std::ffi::c_int;
 
 /// The collation of numeric columns.
@@ -188,6 +189,104 @@ fn blob(bytes: &[u8], ty: DataType) -> Result<Value, ShardError> {
 
 fn mismatch(found: &str, ty: DataType) -> ShardError {
     ShardError::statement("42804", format!("the result has {found} where {} was expected", ty.postgres_name()))
+}
+
+/// An argument of a function, as SQLite has it.
+///
+/// # Safety
+/// `value` is a live SQLite value, and stays so while what is returned is used.
+pub(super) unsafe fn argument_ref<'a>(value: *mut ffi::sqlite3_value) -> ValueRef<'a> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ffi::sqlite3_value_type(value) {
+            ffi::SQLITE_NULL => ValueRef::Null,
+            ffi::SQLITE_INTEGER => ValueRef::Integer(ffi::sqlite3_value_int64(value)),
+            ffi::SQLITE_FLOAT => ValueRef::Real(ffi::sqlite3_value_double(value)),
+            ffi::SQLITE_TEXT => {
+                let start = ffi::sqlite3_value_text(value);
+                ValueRef::Text(slice(start, ffi::sqlite3_value_bytes(value)))
+            }
+            _ => {
+                let start = ffi::sqlite3_value_blob(value);
+                ValueRef::Blob(slice(start.cast(), ffi::sqlite3_value_bytes(value)))
+            }
+        }
+    }
+}
+
+/// An argument of a function as a value of type `ty`.
+pub(super) fn argument(value: ValueRef<'_>, ty: DataType) -> Result<Value, ShardError> {
+    match value {
+        ValueRef::Null => Ok(Value::Null),
+        ValueRef::Integer(n) => integer(n, ty),
+        ValueRef::Real(x) => real(x, ty),
+        ValueRef::Text(bytes) => text(bytes, ty),
+        ValueRef::Blob(bytes) => blob(bytes, ty),
+    }
+}
+
+/// A value, to be given to SQLite in its storage form.
+pub(super) struct Stored<'a>(pub(super) &'a Value);
+
+impl rusqlite::ToSql for Stored<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let text = |s: &'_ str| ToSqlOutput::Owned(rusqlite::types::Value::Text(s.to_string()));
+        Ok(match self.0 {
+            Value::Null => ToSqlOutput::Borrowed(ValueRef::Null),
+            Value::Bool(b) => ToSqlOutput::Borrowed(ValueRef::Integer(i64::from(*b))),
+            Value::Int(n) | Value::Time(n) | Value::Timestamp(n) | Value::TimestampTz(n) => {
+                ToSqlOutput::Borrowed(ValueRef::Integer(*n))
+            }
+            Value::Date(n) => ToSqlOutput::Borrowed(ValueRef::Integer(i64::from(*n))),
+            Value::Float(x) if x.is_nan() => ToSqlOutput::Borrowed(ValueRef::Text(NAN.as_bytes())),
+            Value::Float(x) => ToSqlOutput::Borrowed(ValueRef::Real(*x)),
+            Value::Numeric(n) => ToSqlOutput::Borrowed(ValueRef::Text(n.as_str().as_bytes())),
+            Value::Text(s) | Value::Json(s) => ToSqlOutput::Borrowed(ValueRef::Text(s.as_bytes())),
+            Value::Bytes(b) => ToSqlOutput::Borrowed(ValueRef::Blob(b)),
+            Value::Uuid(u) => ToSqlOutput::Borrowed(ValueRef::Blob(u)),
+            Value::Interval(interval) => text(&interval.to_string()),
+            Value::Array(members) => text(&form::array_text(members)),
+        })
+    }
+}
+
+/// Makes a value the result of a function.
+///
+/// # Safety
+/// The context is that of the running function.
+pub(super) unsafe fn result(context: *mut ffi::sqlite3_context, value: &Value) {
+    // SAFETY: the caller's promise; texts and blobs are copied.
+    unsafe {
+        match value {
+            Value::Null => ffi::sqlite3_result_null(context),
+            Value::Bool(b) => ffi::sqlite3_result_int(context, c_int::from(*b)),
+            Value::Int(n) | Value::Time(n) | Value::Timestamp(n) | Value::TimestampTz(n) => {
+                ffi::sqlite3_result_int64(context, *n);
+            }
+            Value::Date(n) => ffi::sqlite3_result_int64(context, i64::from(*n)),
+            Value::Float(x) if x.is_nan() => result_text(context, NAN),
+            Value::Float(x) => ffi::sqlite3_result_double(context, *x),
+            Value::Numeric(n) => result_text(context, n.as_str()),
+            Value::Text(s) | Value::Json(s) => result_text(context, s),
+            Value::Bytes(b) => result_blob(context, b),
+            Value::Uuid(u) => result_blob(context, u),
+            Value::Interval(interval) => result_text(context, &interval.to_string()),
+            Value::Array(members) => result_text(context, &form::array_text(members)),
+        }
+    }
+}
+
+unsafe fn result_text(context: *mut ffi::sqlite3_context, text: &str) {
+    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+    // SAFETY: as the caller promises in `result`; SQLITE_TRANSIENT makes SQLite copy the text at once.
+    unsafe { ffi::sqlite3_result_text64(context, start, length, ffi::SQLITE_TRANSIENT(), ffi::SQLITE_UTF8 as u8) };
+}
+
+unsafe fn result_blob(context: *mut ffi::sqlite3_context, bytes: &[u8]) {
+    // SAFETY: as the caller promises in `result`; an empty slice is a valid pointer, which is not null.
+    unsafe {
+        ffi::sqlite3_result_blob64(context, bytes.as_ptr().cast(), bytes.len() as u64, ffi::SQLITE_TRANSIENT());
+    }
 }
 
 /// Writes a stored value straight into a record, without a [`Value`] in between.

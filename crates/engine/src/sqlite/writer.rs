@@ -171,6 +171,7 @@ impl Writer {
         format::prepare(&mut db, path)?;
         let state = format::load(&mut db)?;
         capture::install(&mut db, &state.schema);
+        db.schema = Some(state.schema.clone());
         db.release_memory();
         let path = path.to_path_buf();
         let committed = state.clone();
@@ -188,8 +189,13 @@ impl Writer {
         self.db.capture.as_mut().expect("installed when the writer was opened")
     }
 
+    /// Whether changes go to the log.
+    pub(super) fn logs(&self) -> bool {
+        self.options.capture_always || !self.state.consumers.is_empty()
+    }
+
     pub(super) fn begin(&mut self) -> Result<()> {
-        let enabled = self.options.capture_always || !self.state.consumers.is_empty();
+        let enabled = self.logs();
         let capture = self.capture();
         capture.clear();
         capture.enabled = enabled;
@@ -199,6 +205,15 @@ impl Writer {
     /// Turns capture on within a transaction, for a consumer that has just been added.
     pub(super) fn enable_capture(&mut self) {
         self.capture().enabled = true;
+    }
+
+    /// Captures within a transaction also what the log does not want: it may become a commit over several shards, and
+    /// must be able to tell what it did.
+    pub(super) fn capture_redo(&mut self) {
+        let logs = self.logs();
+        let capture = self.capture();
+        capture.enabled = true;
+        capture.redo_only = !logs;
     }
 
     /// Runs one member of a group, so that it happens wholly or not at all.
@@ -277,6 +292,7 @@ impl Writer {
         let capture = self.capture();
         capture.clear();
         capture.set_schema(&schema);
+        self.db.schema = Some(schema);
     }
 
     /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
@@ -332,6 +348,7 @@ impl Writer {
         let capture = self.capture();
         capture.set_schema(&schema);
         self.state.schema = Arc::new(schema);
+        self.db.schema = Some(self.state.schema.clone());
         Ok(())
     }
 
@@ -488,6 +505,7 @@ pub(super) fn run_apply(writer: &mut Writer, mut member: Box<dyn Member>) -> Gro
 
 fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()> {
     let deadline = member.deadline();
+    let before = writer.state.clone();
     let db = writer.applier()?;
     db.set_watch(deadline, None);
     db.own("BEGIN IMMEDIATE", &[], &[])?;
@@ -499,10 +517,14 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
     if result.is_err() && !db.is_autocommit() {
         let _ = db.own("ROLLBACK", &[], &[]);
     }
-    // The writer's connection does not see these pages; with its count it will do the checkpoint.
-    if result.is_ok() {
-        let pages = db.wal_pages();
-        writer.db.set_wal_pages(pages);
+    match &result {
+        // The writer's connection does not see these pages; with its count it will do the checkpoint.
+        Ok(()) => {
+            let pages = db.wal_pages();
+            writer.db.set_wal_pages(pages);
+            writer.committed = writer.state.clone();
+        }
+        Err(_) => writer.state = before,
     }
     result
 }

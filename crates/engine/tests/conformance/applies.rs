@@ -99,7 +99,7 @@ async fn check_any_order(db: &Db, mut rng: Rng, first: i64) {
 /// I-34: rows that pass a unique value around may meet on the way; the older claim gives way, and comes back.
 pub(crate) async fn a_unique_value_that_changes_hands_ends_where_it_belongs(world: World) {
     let mut seats = table("seats", TableKind::Global, &[("id", DataType::Int8), ("guest", DataType::Text)], &["id"]);
-    seats.keys = vec![Key { name: "one_seat_each".into(), columns: vec!["guest".into()], unique: true }];
+    seats.keys = vec![Key::unique("one_seat_each", &["guest"])];
     let db = world.shard_with(vec![seats]).await;
     for round in 0..random::rounds(12) as u64 {
         check_seats(&db, Rng::new(round), round as i64 * 100).await;

@@ -121,8 +121,7 @@ pub(crate) async fn what_a_trigger_writes_is_logged(world: World) {
 /// I-29: SQLite's REPLACE deletes rows that the statement does not name.
 pub(crate) async fn a_replace_logs_the_rows_it_replaces(world: World) {
     let mut plans = plans();
-    plans.keys =
-        vec![isles_kernel::schema::Key { name: "plans_name".into(), columns: vec!["name".into()], unique: true }];
+    plans.keys = vec![isles_kernel::schema::Key::unique("plans_name", &["name"])];
     let db = world.shard_with(vec![plans.clone()]).await;
     let start = db.listen().await;
     db.must("INSERT INTO plans (id, name) VALUES (1, 'a'), (2, 'b'), (3, 'c')", vec![]).await;

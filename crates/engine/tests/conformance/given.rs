@@ -101,6 +101,9 @@ pub(crate) fn table(name: &str, kind: TableKind, columns: &[(&str, DataType)], k
         primary_key: key.iter().map(|name| name.to_string()).collect(),
         keys: vec![],
         foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
     }
 }
 

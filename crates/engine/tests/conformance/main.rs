@@ -24,6 +24,7 @@ mod random;
 mod workload;
 
 mod across;
+mod alterations;
 mod applies;
 mod changelog;
 mod digests;
@@ -251,6 +252,22 @@ on_both_engines! {
         views_and_triggers_come_and_go,
         a_statement_run_before_a_change_is_right_after_it,
         a_schema_change_among_writers_loses_nothing,
+    }
+    alterations {
+        a_renamed_table_keeps_its_rows_and_who_refers_to_it,
+        a_renamed_key_column_is_captured_under_its_new_name,
+        an_altered_column_has_its_new_shape_and_old_values,
+        a_column_is_converted_to_another_type,
+        altering_a_parent_leaves_its_children,
+        checks_come_and_go,
+        foreign_keys_come_and_go,
+        keys_over_expressions_and_some_rows_hold,
+        a_hidden_key_stays_last,
+        a_reference_table_gets_another_key_with_its_rows,
+        declared_types_hold_their_values,
+        views_sequences_and_comments_are_remembered,
+        a_failing_alteration_leaves_all_as_it_was,
+        broken_constraints_are_named,
     }
     reopening {
         everything_survives_closing_and_opening,

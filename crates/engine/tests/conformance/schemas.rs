@@ -24,7 +24,7 @@ fn seats() -> SchemaChange {
 }
 
 fn unique_name() -> SchemaChange {
-    let key = Key { name: "plans_name".into(), columns: vec!["name".into()], unique: true };
+    let key = Key::unique("plans_name", &["name"]);
     SchemaChange::CreateKey { table: "plans".into(), key }
 }
 
@@ -169,7 +169,7 @@ pub(crate) async fn unique_keys_come_and_go(world: World) {
 /// I-41: one tenant's keys say nothing about another's.
 pub(crate) async fn a_tenants_unique_key_is_its_own(world: World) {
     let mut notes = notes();
-    notes.keys = vec![Key { name: "notes_body".into(), columns: vec!["body".into()], unique: true }];
+    notes.keys = vec![Key::unique("notes_body", &["body"])];
     let db = world.shard_with(vec![notes]).await;
     db.put_note(Some("acme"), 1, "x").await;
     db.put_note(Some("beta"), 1, "x").await;

@@ -336,7 +336,7 @@ pub(crate) async fn a_copy_that_is_run_again_copies_what_changed_since(world: Wo
 /// Values handed from row to row under a unique key: the log's order is the only one without a conflict.
 pub(crate) async fn a_unique_value_handed_over_is_tailed_in_order(world: World) {
     let mut plans = plans();
-    plans.keys = vec![Key { name: "plans_name".into(), columns: vec!["name".into()], unique: true }];
+    plans.keys = vec![Key::unique("plans_name", &["name"])];
     let (source, target) = (world.shard_with(vec![plans.clone()]).await, world.shard_with(vec![plans.clone()]).await);
     source.must("INSERT INTO plans (id, name) VALUES (1, 'a'), (2, 'b')", vec![]).await;
     let start = source.listen().await;

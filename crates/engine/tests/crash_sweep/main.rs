@@ -77,7 +77,7 @@ fn clean_run(disk: &Arc<Disk>, planted: Option<Planted>) -> (Counts, u64) {
     let story = life.story();
     // The client whose bucket is fenced is refused now and then.
     assert!(story.steps_told() >= (workload::CLIENTS - 1) * 9, "{} steps", story.steps_told());
-    assert_eq!((story.schema_told(), story.rows_applied()), (4, 2));
+    assert_eq!((story.schema_told(), story.rows_applied()), (5, 2));
     assert!(story.log_copy.len() > 20 && story.errors.contains_key("statement") && story.errors.contains_key("moved"));
     (disk.counts(), story.answers)
 }

@@ -14,7 +14,7 @@ use isles_engine::shard::{StreamState, Transaction};
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, RoutingVersion, SchemaVersion, Seq, StreamId};
-use isles_kernel::schema::{Column, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
+use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::Disk;
 use isles_sim::exec::{Sim, SimEnv};
@@ -41,13 +41,29 @@ pub(crate) fn source() -> StreamId {
 
 fn table(name: &str, columns: Vec<Column>, primary_key: &[&str]) -> Table {
     let primary_key = primary_key.iter().map(|name| (*name).to_string()).collect();
-    Table { name: name.into(), kind: hash_kind("id"), columns, primary_key, keys: vec![], foreign_keys: vec![] }
+    Table {
+        name: name.into(),
+        kind: hash_kind("id"),
+        columns,
+        primary_key,
+        keys: vec![],
+        foreign_keys: vec![],
+        checks: vec![],
+        primary_key_name: None,
+        hidden_key: false,
+    }
+}
+
+fn rebuilding_check() -> Check {
+    let text = "id IS NOT NULL".to_string();
+    let expression = Expression { sql: text.clone(), sqlite: text.clone(), postgres: text, columns: vec!["id".into()] };
+    Check { name: "entries_id".into(), expression }
 }
 
 fn tables() -> Vec<SchemaChange> {
     let id = || Column::new("id", DataType::Int8).not_null();
     let mut entries = table("entries", vec![id(), Column::new("body", DataType::Text)], &["id"]);
-    entries.keys.push(Key { name: "entries_body".into(), columns: vec!["body".into()], unique: false });
+    entries.keys.push(Key::index("entries_body", &["body"]));
     let line = Column::new("line", DataType::Int8).not_null();
     let mut lines = table("lines", vec![id(), line, Column::new("text", DataType::Text)], &["id", "line"]);
     lines.foreign_keys.push(ForeignKey {
@@ -541,11 +557,13 @@ impl Life {
     async fn changer(&self, shard: &SqliteShard) {
         let default = Some(Value::text("none"));
         let extra = Column { default, ..Column::new("extra", DataType::Text).not_null() };
-        let key = Key { name: "lines_text".into(), columns: vec!["text".into()], unique: false };
+        let key = Key::index("lines_text", &["text"]);
         let changes = [
             SchemaChange::AddColumn { table: "entries".into(), column: extra },
             SchemaChange::CreateKey { table: "lines".into(), key },
             SchemaChange::DropKey { table: "entries".into(), key: "entries_body".into() },
+            // Rebuilds a table whose rows others refer to.
+            SchemaChange::AddCheck { table: "entries".into(), check: rebuilding_check() },
         ];
         for (from, change) in (1..).zip(changes) {
             let sent = shard.apply_schema(SchemaVersion(from), vec![change]);

@@ -122,6 +122,9 @@ fn tables() -> Vec<SchemaChange> {
             primary_key,
             keys: vec![],
             foreign_keys: vec![],
+            checks: vec![],
+            primary_key_name: None,
+            hidden_key: false,
         })
     };
     let int = |name: &str| Column::new(name, DataType::Int8).not_null();

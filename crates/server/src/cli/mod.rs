@@ -9,3 +9,7 @@ pub(crate) mod placement;
 
 pub(crate) mod demo;
 pub(crate) mod shard_files;
+
+pub(crate) mod client;
+pub(crate) mod serve;
+pub(crate) mod sql;

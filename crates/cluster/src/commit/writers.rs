@@ -1,0 +1,189 @@
+//! Who waits for which shard's writer.
+//!
+//! A transaction that writes to a SQLite shard holds its writer to the end. Two that write to two shards in different
+//! order would wait for each other for ever. Here everyone asks for a writer before the shard is asked; a ring of
+//! waiting transactions is found when it closes, and the one that closed it is refused (40P01), as PostgreSQL does.
+//!
+//! A transaction waits for one writer at a time, so the transactions that one waits for, directly and not, form a
+//! chain, and a ring is a chain that leads back.
+
+use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// A transaction of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TxnNumber(pub(crate) u64);
+
+#[derive(Default)]
+pub(crate) struct Writers {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    shards: BTreeMap<ShardId, Turn>,
+    /// What each waiting transaction waits for.
+    waits: HashMap<TxnNumber, ShardId>,
+}
+
+#[derive(Default)]
+struct Turn {
+    holder: Option<TxnNumber>,
+    /// In the order they came.
+    waiting: VecDeque<(TxnNumber, oneshot::Sender<()>)>,
+}
+
+impl State {
+    /// Whether `holder`, or somebody it waits for, is `me`.
+    fn leads_to(&self, holder: TxnNumber, me: TxnNumber) -> bool {
+        let mut at = holder;
+        // The chain has no ring yet, so it ends; each step is another waiting transaction.
+        for _ in 0..=self.waits.len() {
+            if at == me {
+                return true;
+            }
+            let next = self.waits.get(&at).and_then(|shard| self.shards.get(shard)).and_then(|turn| turn.holder);
+            match next {
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The right to a shard's writer.
+pub(crate) struct WriterTurn {
+    writers: Arc<Writers>,
+    shard: ShardId,
+    txn: TxnNumber,
+}
+
+/// A place in the queue; dropping it gives the place up, or the turn that has come meanwhile.
+struct Waiting {
+    writers: Arc<Writers>,
+    shard: ShardId,
+    txn: TxnNumber,
+    done: bool,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.done {
+            self.writers.leave(&self.shard, self.txn);
+        }
+    }
+}
+
+impl Drop for WriterTurn {
+    fn drop(&mut self) {
+        self.writers.leave(&self.shard, self.txn);
+    }
+}
+
+fn deadlock(shard: &ShardId) -> SqlError {
+    SqlError::new("40P01", "deadlock detected")
+        .with_detail(format!("the transaction waits for the writer of shard {shard}, whose holder waits for it"))
+        .with_hint("retry the transaction")
+}
+
+impl Writers {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the turn of `txn` at `shard`. The caller bounds the wait.
+    pub(crate) async fn turn(self: &Arc<Self>, shard: &ShardId, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
+        let turn = || WriterTurn { writers: self.clone(), shard: shard.clone(), txn };
+        let granted = {
+            let mut state = self.state();
+            let holder = state.shards.entry(shard.clone()).or_default().holder;
+            match holder {
+                None => {
+                    state.shards.entry(shard.clone()).or_default().holder = Some(txn);
+                    return Ok(turn());
+                }
+                Some(holder) if state.leads_to(holder, txn) => return Err(deadlock(shard)),
+                Some(_) => {
+                    let (grant, granted) = oneshot::channel();
+                    state.waits.insert(txn, shard.clone());
+                    state.shards.entry(shard.clone()).or_default().waiting.push_back((txn, grant));
+                    granted
+                }
+            }
+        };
+        let mut waiting = Waiting { writers: self.clone(), shard: shard.clone(), txn, done: false };
+        let result = granted.await;
+        waiting.done = result.is_ok();
+        result.map(|()| turn()).map_err(|_| SqlError::new("57014", "canceling statement due to user request"))
+    }
+
+    /// Gives up a turn or a place in the queue, and lets the next one in.
+    fn leave(&self, shard: &ShardId, txn: TxnNumber) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if state.waits.get(&txn) == Some(shard) {
+            state.waits.remove(&txn);
+        }
+        let Some(turn) = state.shards.get_mut(shard) else { return };
+        turn.waiting.retain(|(waiting, _)| *waiting != txn);
+        if turn.holder != Some(txn) {
+            return;
+        }
+        turn.holder = None;
+        while let Some((next, grant)) = turn.waiting.pop_front() {
+            state.waits.remove(&next);
+            turn.holder = Some(next);
+            if grant.send(()).is_ok() {
+                return;
+            }
+            turn.holder = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    fn shard(n: usize) -> ShardId {
+        ShardId::new(format!("s{n}")).expect("valid")
+    }
+
+    #[tokio::test]
+    async fn a_ring_is_found_by_the_one_who_closes_it() {
+        let writers = Arc::new(Writers::default());
+        let mut turns = Vec::new();
+        for n in 0..3 {
+            turns.push(writers.turn(&shard(n), TxnNumber(n as u64)).await.expect("free"));
+        }
+        let (s1, s2) = (shard(1), shard(2));
+        let mut first = Box::pin(writers.turn(&s1, TxnNumber(0)));
+        let mut second = Box::pin(writers.turn(&s2, TxnNumber(1)));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        let error = writers.turn(&shard(0), TxnNumber(2)).await.err().expect("a ring");
+        assert_eq!(error.sqlstate, "40P01");
+        drop(turns.pop());
+        assert!(second.now_or_never().is_some_and(|turn| turn.is_ok()), "the next one's turn has come");
+    }
+
+    #[tokio::test]
+    async fn whoever_gives_up_its_place_is_passed_over() {
+        let writers = Arc::new(Writers::default());
+        let held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let s0 = shard(0);
+        let mut gone = Box::pin(writers.turn(&s0, TxnNumber(2)));
+        let mut next = Box::pin(writers.turn(&s0, TxnNumber(3)));
+        assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(held);
+        let turn = next.now_or_never().expect("its turn").expect("granted");
+        drop(turn);
+        assert!(writers.state().waits.is_empty());
+        assert!(writers.turn(&shard(0), TxnNumber(4)).now_or_never().is_some());
+    }
+}

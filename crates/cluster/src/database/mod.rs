@@ -1,0 +1,406 @@
+//! A database: a catalog, its shards, and what every session shares.
+//!
+//!     open: catalog ─► shards ─► commits that a crash left ─► routing and fences ─► schema ─► sessions
+//!
+//! One folder holds all of it, but for the shards that are PostgreSQL databases:
+//!
+//! ```text
+//! catalog.db          the catalog
+//! {shard}/shard.db    a shard that is a SQLite file
+//! ```
+//!
+//! In reading order:
+//!   * [`shards`]    the shards, open
+//!   * [`routing`]   which shard serves which bucket
+//!   * [`schema`]    one change of the schema on all shards, or on none
+//!   * [`sequence`]  numbers that are unique over all shards
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-6   opening can be interrupted at any point, and begins again
+//!   * I-20  nobody is served before every decided commit is carried out
+
+pub(crate) mod routing;
+pub(crate) mod schema;
+pub(crate) mod sequence;
+pub(crate) mod shards;
+
+pub use shards::ShardPlace;
+
+use crate::catalog::{self, Catalog, Key, SqliteCatalog, Transaction};
+use crate::commit::decision::{self, catalog_error};
+use crate::commit::latch::Latches;
+use crate::commit::writers::{TxnNumber, Writers};
+use crate::commit::{Coordinator, Planted, pledge_prefix};
+use crate::session::plans::Plans;
+use isles_engine::env::Env;
+use isles_engine::postgres::PostgresOptions;
+use isles_engine::shard::Engine;
+use isles_engine::sqlite::SqliteOptions;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{SchemaVersion, ShardId};
+use isles_kernel::schema::{Schema, SchemaChange, Sequence};
+use routing::Routing;
+use schema::{Failure, Parts};
+use sequence::Sequences;
+use serde::{Deserialize, Serialize};
+use shards::ShardSet;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+/// Shards of one database. Each costs some files or connections, and every scan asks all of them.
+pub const MAX_SHARDS: usize = 1_000;
+/// How long DDL waits for the statements and transactions that are running, and they for it.
+const SCHEMA_LOCK_LIMIT: Duration = Duration::from_secs(30);
+/// How often prepared transactions that nobody owns are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// How long closing waits for the transactions that are running.
+const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+const CLOSE_POLL: Duration = Duration::from_millis(10);
+
+/// How a database is opened.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Made if it is not there.
+    pub folder: PathBuf,
+    /// As clients name it.
+    pub name: String,
+    /// In order; they are called s0, s1, …
+    pub shards: Vec<ShardPlace>,
+    pub sqlite: SqliteOptions,
+    pub postgres: PostgresOptions,
+    pub catalog: catalog::Options,
+    /// A bug to have, for tests that show that the harness finds it.
+    pub planted: Option<Planted>,
+}
+
+impl Config {
+    fn of(folder: impl Into<PathBuf>, shards: Vec<ShardPlace>) -> Config {
+        Config {
+            folder: folder.into(),
+            name: "isles".into(),
+            shards,
+            sqlite: SqliteOptions::default(),
+            postgres: PostgresOptions::default(),
+            catalog: catalog::Options::default(),
+            planted: None,
+        }
+    }
+
+    /// A database of so many SQLite files.
+    pub fn sqlite(folder: impl Into<PathBuf>, shards: usize) -> Config {
+        Config::of(folder, vec![ShardPlace::Sqlite; shards])
+    }
+
+    /// A database of PostgreSQL databases.
+    pub fn postgres(folder: impl Into<PathBuf>, urls: Vec<String>) -> Config {
+        Config::of(folder, urls.into_iter().map(|url| ShardPlace::Postgres { url }).collect())
+    }
+}
+
+/// What the catalog knows of the database itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct About {
+    /// A random number that tells it from every other database.
+    id: u64,
+    shards: Vec<AboutShard>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct AboutShard {
+    name: ShardId,
+    engine: String,
+}
+
+/// An open database. Sessions hold it.
+pub struct Database {
+    pub(crate) name: String,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) shards: Arc<ShardSet>,
+    pub(crate) routing: Routing,
+    pub(crate) sequences: Sequences,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) latches: Arc<Latches>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) plans: Plans,
+    /// In the order of the configuration; the first one has the global tables.
+    pub(crate) names: Vec<ShardId>,
+    catalog: Arc<dyn Catalog>,
+    schema: schema::Current,
+    /// Shared by statements and transactions, exclusive for DDL.
+    schema_lock: Arc<RwLock<()>>,
+    /// A schema change could neither be finished nor undone.
+    stuck: AtomicBool,
+    txns: AtomicU64,
+    /// Transactions that are running.
+    active: Arc<AtomicUsize>,
+    closing: AtomicBool,
+}
+
+/// Says that a transaction is running, until it is dropped.
+pub(crate) struct Active(Arc<AtomicUsize>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The schema as a statement sees it; it does not change meanwhile.
+pub(crate) struct SchemaGuard {
+    pub(crate) schema: Arc<Schema>,
+    _lock: OwnedRwLockReadGuard<()>,
+}
+
+fn about_key() -> Key {
+    Key::new("database/about").expect("a constant without control characters")
+}
+
+fn engine_name(place: &ShardPlace) -> &'static str {
+    match place.engine() {
+        Engine::Sqlite => "sqlite",
+        Engine::Postgres => "postgres",
+    }
+}
+
+impl Database {
+    /// Opens the database in a folder, making it if there is none.
+    pub async fn open(config: Config, env: Arc<dyn Env>) -> Result<Arc<Database>, SqlError> {
+        if !(1..=MAX_SHARDS).contains(&config.shards.len()) {
+            return Err(SqlError::new("22023", format!("a database has 1 to {MAX_SHARDS} shards")));
+        }
+        let cannot = |error: &dyn std::fmt::Display| {
+            SqlError::new("58030", format!("cannot open the database in {}: {error}", config.folder.display()))
+        };
+        std::fs::create_dir_all(&config.folder).map_err(|error| cannot(&error))?;
+        let path = config.folder.join("catalog.db");
+        let catalog = SqliteCatalog::open(path, env.clone(), config.catalog.clone()).await;
+        let catalog: Arc<dyn Catalog> = Arc::new(catalog.map_err(|error| cannot(&error))?);
+        let about = about(&*catalog, &config, &*env).await?;
+        let names: Vec<ShardId> = about.shards.iter().map(|shard| shard.name.clone()).collect();
+        let places = names.iter().cloned().zip(config.shards).collect();
+        let options = (config.sqlite, config.postgres);
+        let shards = Arc::new(ShardSet::new(places, config.folder, options, catalog.clone(), env.clone()));
+        let prefix = pledge_prefix(about.id);
+        recover(&*catalog, &shards, &prefix).await?;
+        let routing = Routing::open(catalog.clone(), &names).await?;
+        routing.set_fences(&shards).await?;
+        let parts = Parts { catalog: &*catalog, shards: &shards, routing: &routing, names: &names };
+        let schema = schema::open(&parts).await?;
+        let latches = Arc::new(Latches::new(names.iter().cloned()));
+        let coordinator =
+            Coordinator::new(catalog.clone(), shards.clone(), env.clone(), latches.clone(), prefix, config.planted);
+        let database = Arc::new(Database {
+            name: config.name,
+            shards,
+            routing,
+            sequences: Sequences::new(catalog.clone()),
+            coordinator: Arc::new(coordinator),
+            latches,
+            writers: Arc::default(),
+            plans: Plans::default(),
+            names,
+            catalog,
+            schema: schema::current(schema),
+            schema_lock: Arc::default(),
+            stuck: AtomicBool::new(false),
+            txns: AtomicU64::new(0),
+            active: Arc::default(),
+            closing: AtomicBool::new(false),
+            env,
+        });
+        database.start_sweeper();
+        Ok(database)
+    }
+
+    /// Looks now and then for prepared transactions that nobody owns; only PostgreSQL keeps such.
+    fn start_sweeper(self: &Arc<Self>) {
+        if self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite) {
+            return;
+        }
+        let (database, env): (Weak<Database>, _) = (Arc::downgrade(self), self.env.clone());
+        self.env.spawn(Box::pin(async move {
+            loop {
+                env.sleep(SWEEP_INTERVAL).await;
+                let Some(database) = database.upgrade() else { return };
+                if database.shards.is_closed() {
+                    return;
+                }
+                // What cannot be done now is done by a later sweep.
+                let _ = database.coordinator.sweep().await;
+            }
+        }));
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where global tables are.
+    pub(crate) fn home(&self) -> &ShardId {
+        &self.names[0]
+    }
+
+    /// Whether all shards are SQLite files, which decides the default isolation.
+    pub(crate) fn is_sqlite(&self) -> bool {
+        self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite)
+    }
+
+    /// The engines that there are, each once.
+    pub(crate) fn engines(&self) -> Vec<Engine> {
+        let has = |wanted: &Engine| self.shards.all().iter().any(|(_, engine)| engine == wanted);
+        [Engine::Sqlite, Engine::Postgres].into_iter().filter(has).collect()
+    }
+
+    pub(crate) fn schema(&self) -> Arc<Schema> {
+        self.schema.load_full()
+    }
+
+    pub fn catalog(&self) -> &Arc<dyn Catalog> {
+        &self.catalog
+    }
+
+    pub(crate) fn next_txn(&self) -> TxnNumber {
+        TxnNumber(self.txns.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Lets a transaction begin, unless the database is being closed.
+    pub(crate) fn enter(&self) -> Result<Active, SqlError> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        let active = Active(self.active.clone());
+        match self.closing.load(Ordering::SeqCst) {
+            false => Ok(active),
+            true => Err(SqlError::new("57P01", "terminating connection: the database is being closed")),
+        }
+    }
+
+    /// The schema, which does not change for as long as the guard lives.
+    pub(crate) async fn hold_schema(&self) -> Result<SchemaGuard, SqlError> {
+        self.check_schema()?;
+        let lock = match self.schema_lock.clone().try_read_owned() {
+            Ok(lock) => lock,
+            Err(_) => self.within_lock_limit(self.schema_lock.clone().read_owned()).await?,
+        };
+        self.check_schema()?;
+        Ok(SchemaGuard { schema: self.schema(), _lock: lock })
+    }
+
+    fn check_schema(&self) -> Result<(), SqlError> {
+        match self.stuck.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => Err(SqlError::new("57P03", "a schema change is not finished on all shards")
+                .with_hint("make all shards reachable, then restart")),
+        }
+    }
+
+    async fn within_lock_limit<T>(&self, wait: impl Future<Output = T>) -> Result<T, SqlError> {
+        tokio::select! {
+            biased;
+            lock = wait => Ok(lock),
+            () = self.env.sleep(SCHEMA_LOCK_LIMIT) => {
+                Err(SqlError::new("55P03", "canceling statement due to lock timeout")
+                    .with_detail("the schema is being changed, or transactions that use it do not end"))
+            }
+        }
+    }
+
+    /// Changes the schema on all shards, if it is still at the version that the changes were computed against.
+    pub(crate) async fn change_schema(
+        &self,
+        from: SchemaVersion,
+        changes: Vec<SchemaChange>,
+    ) -> Result<Arc<Schema>, SqlError> {
+        self.check_schema()?;
+        let lock: OwnedRwLockWriteGuard<()> = self.within_lock_limit(self.schema_lock.clone().write_owned()).await?;
+        let schema = self.schema();
+        if schema.version != from {
+            return Err(SqlError::new("40001", "the schema has changed meanwhile").with_hint("retry the statement"));
+        }
+        let before: Vec<Sequence> = schema.sequences.values().cloned().collect();
+        let parts = Parts { catalog: &*self.catalog, shards: &self.shards, routing: &self.routing, names: &self.names };
+        let changed = schema::change(&parts, &schema, changes).await;
+        let result = match changed {
+            Ok(next) => {
+                self.schema.store(Arc::new(next));
+                Ok(self.schema())
+            }
+            Err(Failure::Refused(error, now)) => {
+                self.schema.store(Arc::new(now));
+                Err(error)
+            }
+            Err(Failure::Stuck(error)) => {
+                self.stuck.store(true, Ordering::SeqCst);
+                Err(error)
+            }
+        };
+        let now = self.schema();
+        before.iter().filter(|old| now.sequences.get(&old.name) != Some(old)).for_each(|old| {
+            self.sequences.forget(&old.name);
+        });
+        drop(lock);
+        result
+    }
+
+    /// Lets running transactions end, then closes all.
+    pub async fn close(&self) -> Result<(), SqlError> {
+        self.closing.store(true, Ordering::SeqCst);
+        let deadline = self.env.elapsed() + CLOSE_LIMIT;
+        let busy = || self.active.load(Ordering::SeqCst) > 0 || self.coordinator.is_busy();
+        while busy() && self.env.elapsed() < deadline {
+            self.env.sleep(CLOSE_POLL).await;
+        }
+        self.sequences.give_back(self.schema().sequences.values()).await;
+        self.shards.close().await.map_err(|error| error.for_people())
+    }
+}
+
+/// Reads what the database is; on the first start, decides it.
+async fn about(catalog: &dyn Catalog, config: &Config, env: &dyn Env) -> Result<About, SqlError> {
+    let name = |n: usize| ShardId::new(format!("s{n}")).expect("a letter and a number are a valid name");
+    let shards: Vec<AboutShard> = config
+        .shards
+        .iter()
+        .enumerate()
+        .map(|(n, place)| AboutShard { name: name(n), engine: engine_name(place).into() })
+        .collect();
+    match catalog.get(&about_key()).await.map_err(catalog_error)?.value {
+        Some(record) => {
+            let about: About = record.json().map_err(catalog_error)?;
+            if about.shards == shards {
+                return Ok(about);
+            }
+            let known: Vec<String> = about.shards.iter().map(|shard| shard.engine.clone()).collect();
+            let message = format!(
+                "the database has {} shards ({}), the configuration another set",
+                known.len(),
+                known.join(", ")
+            );
+            Err(SqlError::new("55000", message).with_hint("open it with the shards it was made with"))
+        }
+        None => {
+            let about = About { id: env.random(), shards };
+            let first = Transaction::new().when_as_read(&about_key(), None).put_json(about_key(), &about);
+            catalog.commit(first.map_err(catalog_error)?).await.map_err(catalog_error)?;
+            Ok(about)
+        }
+    }
+}
+
+/// Opens all shards and carries out what was decided before a crash.
+async fn recover(catalog: &dyn Catalog, shards: &ShardSet, prefix: &str) -> Result<(), SqlError> {
+    for name in shards.names() {
+        shards.get(name).await.map_err(|error| error.for_people())?;
+    }
+    let waiting = decision::recover(catalog, shards, prefix, &BTreeSet::new()).await?;
+    if waiting > 0 {
+        return Err(SqlError::new("57P03", "a committed transaction cannot be carried out on one of its shards"));
+    }
+    for name in shards.names() {
+        let shard = shards.get(name).await.map_err(|error| error.for_people())?;
+        shard.forget_pledges().await.map_err(|error| error.for_people())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! The routing of a database: which shard serves which bucket, and the fences that say so on the shards.
+//!
+//! The map is one record of the catalog, changed by compare-and-set, and followed in memory. A statement takes the map
+//! of the moment and sees one version from start to end; a shard that has newer fences refuses it, and then the map is
+//! read again.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-7  a shard serves a bucket only after its fence says so; a new group's are set before its first table exists
+//!   * I-8  the version rises by one with each change
+
+use super::shards::ShardSet;
+use crate::catalog::{Catalog, Key, Record, Transaction};
+use crate::commit::decision::catalog_error;
+use arc_swap::ArcSwap;
+use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope, FenceTable};
+use isles_kernel::error::SqlError;
+use isles_kernel::hash::BucketCount;
+use isles_kernel::names::{BucketId, GroupName, ShardId};
+use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KEY: &str = "routing/current";
+/// Tenants without a pin hash to the buckets of this group.
+const TENANT_GROUP: &str = "tenants";
+const TENANT_BUCKETS: u32 = 64;
+/// How long a change of fences waits for the transactions that are inside.
+const FENCE_TIME: Duration = Duration::from_secs(10);
+/// How often a change that somebody else was faster with is tried again.
+const ATTEMPTS: usize = 5;
+
+pub(crate) struct Routing {
+    current: ArcSwap<RoutingPolicy>,
+    catalog: Arc<dyn Catalog>,
+}
+
+fn key() -> Key {
+    Key::new(KEY).expect("a constant without control characters")
+}
+
+fn routing_error(error: RoutingError) -> SqlError {
+    SqlError::new("55000", error.to_string())
+}
+
+impl Routing {
+    /// Reads the map; makes version 1 over `shards` if there is none.
+    pub(crate) async fn open(catalog: Arc<dyn Catalog>, shards: &[ShardId]) -> Result<Routing, SqlError> {
+        let stored = read(&*catalog).await?;
+        let policy = match stored {
+            Some(record) => record.json().map_err(catalog_error)?,
+            None => {
+                let group = GroupName::new(TENANT_GROUP).expect("a constant that is a valid name");
+                let buckets = BucketCount::new(TENANT_BUCKETS).expect("a constant within bounds");
+                let policy = RoutingPolicy::new(group, buckets, shards).map_err(routing_error)?;
+                let first = Transaction::new().when_as_read(&key(), None).put_json(key(), &policy);
+                catalog.commit(first.map_err(catalog_error)?).await.map_err(catalog_error)?;
+                policy
+            }
+        };
+        Ok(Routing { current: ArcSwap::from_pointee(policy), catalog })
+    }
+
+    pub(crate) fn current(&self) -> Arc<RoutingPolicy> {
+        self.current.load_full()
+    }
+
+    /// Reads the map again: a shard has refused the one that is known.
+    pub(crate) async fn refresh(&self) -> Result<Arc<RoutingPolicy>, SqlError> {
+        if let Some(record) = read(&*self.catalog).await? {
+            let policy: RoutingPolicy = record.json().map_err(catalog_error)?;
+            if policy.version() > self.current.load().version() {
+                self.current.store(Arc::new(policy));
+            }
+        }
+        Ok(self.current())
+    }
+
+    /// Makes sure that the groups are there, each with its number of buckets, and that shards serve them.
+    pub(crate) async fn add_groups(
+        &self,
+        groups: &[(GroupName, u32)],
+        names: &[ShardId],
+        shards: &ShardSet,
+    ) -> Result<(), SqlError> {
+        for _ in 0..ATTEMPTS {
+            let stored = read(&*self.catalog).await?;
+            let policy: RoutingPolicy = match &stored {
+                Some(record) => record.json().map_err(catalog_error)?,
+                None => return Err(SqlError::new("XX000", "the routing is gone from the catalog")),
+            };
+            let moves = new_groups(&policy, groups, names)?;
+            if moves.is_empty() {
+                self.current.store(Arc::new(policy));
+                break;
+            }
+            let next = policy.apply(&RoutingChange { moves }).map_err(routing_error)?;
+            let change = Transaction::new().when_as_read(&key(), stored.as_ref()).put_json(key(), &next);
+            match self.catalog.commit(change.map_err(catalog_error)?).await {
+                // Read again to know who was faster, or whether it happened.
+                Err(
+                    crate::catalog::CatalogError::Conflict { .. } | crate::catalog::CatalogError::MayHaveHappened(_),
+                ) => {}
+                Err(error) => return Err(catalog_error(error)),
+                Ok(_) => {
+                    self.current.store(Arc::new(next));
+                    break;
+                }
+            }
+        }
+        self.set_fences(shards).await
+    }
+
+    /// Opens the fences of what each shard owns and has no fence for.
+    pub(crate) async fn set_fences(&self, shards: &ShardSet) -> Result<(), SqlError> {
+        let policy = self.current();
+        for name in shards.names() {
+            let shard = shards.get(name).await.map_err(|error| error.for_people())?;
+            let known = FenceTable::from_fences(shard.fences().await.map_err(|error| error.for_people())?)
+                .map_err(|error| error.for_people())?;
+            let missing: Vec<Fence> =
+                owned(&policy, name).into_iter().filter(|(_, unit)| is_missing(&known, unit)).map(|(f, _)| f).collect();
+            if !missing.is_empty() {
+                shard.set_fences(missing, FENCE_TIME).await.map_err(|error| error.for_people())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn read(catalog: &dyn Catalog) -> Result<Option<Record>, SqlError> {
+    Ok(catalog.get(&key()).await.map_err(catalog_error)?.value)
+}
+
+fn new_groups(
+    policy: &RoutingPolicy,
+    groups: &[(GroupName, u32)],
+    names: &[ShardId],
+) -> Result<Vec<RoutingMove>, SqlError> {
+    let mut moves = Vec::new();
+    for (group, buckets) in groups {
+        match policy.buckets(group) {
+            Some(known) if known.get() == *buckets => {}
+            Some(known) => {
+                let message = format!("group \"{group}\" has {known} buckets, not {buckets}");
+                return Err(
+                    SqlError::new("42P16", message).with_hint("use another group, or the same number of buckets")
+                );
+            }
+            None => {
+                let invalid = || SqlError::new("22023", format!("a group cannot have {buckets} buckets"));
+                let count = BucketCount::new(*buckets).ok_or_else(invalid)?;
+                let ranges = spread_evenly(count, names).map_err(routing_error)?;
+                moves.push(RoutingMove::AddGroup { group: group.clone(), ranges });
+            }
+        }
+    }
+    Ok(moves)
+}
+
+/// The fences of what a shard owns, each with the claim that it must let in.
+fn owned(policy: &RoutingPolicy, shard: &ShardId) -> Vec<(Fence, Claimed)> {
+    let version = policy.version();
+    let open = |scope| Fence { scope, version, mode: FenceMode::Open };
+    let mut fences = vec![(open(FenceScope::Shared), Claimed::Shared)];
+    for (group, ranges) in policy.groups() {
+        for range in ranges.iter().filter(|range| range.shard == *shard) {
+            let scope = FenceScope::Buckets { group: group.clone(), first: range.first, last: range.last };
+            fences.push((open(scope), Claimed::Buckets(group.clone(), range.first, range.last)));
+        }
+    }
+    fences
+}
+
+/// Whether no fence speaks of it at all. One that is closed or read-only is a move's, and not ours to open.
+fn is_missing(known: &FenceTable, unit: &Claimed) -> bool {
+    let speaks = |fence: &Fence| match (&fence.scope, unit) {
+        (FenceScope::Shared, Claimed::Shared) => true,
+        (FenceScope::Buckets { group, first, last }, Claimed::Buckets(wanted, from, to)) => {
+            group == wanted && first <= to && from <= last
+        }
+        _ => false,
+    };
+    !known.fences().iter().any(speaks)
+}
+
+/// All buckets of a group that a shard has, as claims.
+pub(crate) fn claimed_of(policy: &RoutingPolicy, group: &GroupName, shard: &ShardId) -> Vec<Claimed> {
+    let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
+    ranges.map(|range| Claimed::Buckets(group.clone(), range.first, range.last)).collect()
+}
+
+/// The bucket that rows of the null tenant hash to: an empty name is nobody else's.
+pub(crate) fn null_tenant_bucket(policy: &RoutingPolicy) -> BucketId {
+    let buckets = policy.buckets(policy.tenant_group()).unwrap_or(BucketCount::ONE);
+    isles_kernel::hash::bucket_of("", None, buckets)
+}

@@ -1,0 +1,166 @@
+//! The shards of a database, open.
+//!
+//! A shard that has stopped itself is opened anew by the next one who asks for it. Before it is handed to anyone,
+//! whatever was decided for it is carried out (I-20): between the two, a write of somebody else would find rows that a
+//! commit has not reached.
+
+use crate::catalog::Catalog;
+use crate::commit::decision;
+use arc_swap::ArcSwapOption;
+use isles_engine::env::Env;
+use isles_engine::error::ShardError;
+use isles_engine::postgres::{PostgresOptions, PostgresShard};
+use isles_engine::shard::{Engine, Shard};
+use isles_engine::sqlite::SqliteOptions;
+use isles_engine::sqlite::fleet::Fleet;
+use isles_kernel::names::ShardId;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Result<T> = std::result::Result<T, ShardError>;
+
+/// Where a shard is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ShardPlace {
+    /// A file in the database's folder.
+    Sqlite,
+    Postgres {
+        url: String,
+    },
+}
+
+/// A URL may hold a password, so it is not shown.
+impl std::fmt::Debug for ShardPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ShardPlace::Sqlite => "Sqlite",
+            ShardPlace::Postgres { .. } => "Postgres",
+        })
+    }
+}
+
+impl ShardPlace {
+    pub(crate) fn engine(&self) -> Engine {
+        match self {
+            ShardPlace::Sqlite => Engine::Sqlite,
+            ShardPlace::Postgres { .. } => Engine::Postgres,
+        }
+    }
+}
+
+/// An open shard.
+pub(crate) type OpenShard = Arc<dyn Shard>;
+
+struct Slot {
+    place: ShardPlace,
+    /// What is served. Boxed once more, since a fat pointer cannot be swapped.
+    open: ArcSwapOption<OpenShard>,
+    /// Held while the shard is being opened.
+    opening: tokio::sync::Mutex<()>,
+}
+
+pub(crate) struct ShardSet {
+    slots: BTreeMap<ShardId, Slot>,
+    fleet: Fleet,
+    postgres: PostgresOptions,
+    catalog: Arc<dyn Catalog>,
+    env: Arc<dyn Env>,
+    closed: AtomicBool,
+}
+
+impl ShardSet {
+    pub(crate) fn new(
+        places: Vec<(ShardId, ShardPlace)>,
+        folder: PathBuf,
+        (sqlite, postgres): (SqliteOptions, PostgresOptions),
+        catalog: Arc<dyn Catalog>,
+        env: Arc<dyn Env>,
+    ) -> ShardSet {
+        let cap = places.len();
+        let slot = |place| Slot { place, open: ArcSwapOption::empty(), opening: tokio::sync::Mutex::new(()) };
+        ShardSet {
+            slots: places.into_iter().map(|(id, place)| (id, slot(place))).collect(),
+            fleet: Fleet::new(folder, env.clone(), sqlite, cap),
+            postgres,
+            catalog,
+            env,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<(ShardId, Engine)> {
+        self.slots.iter().map(|(id, slot)| (id.clone(), slot.place.engine())).collect()
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ShardId> {
+        self.slots.keys()
+    }
+
+    pub(crate) fn engine(&self, id: &ShardId) -> Option<Engine> {
+        self.slots.get(id).map(|slot| slot.place.engine())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn slot(&self, id: &ShardId) -> Result<&Slot> {
+        self.slots.get(id).ok_or_else(|| ShardError::Unavailable(format!("there is no shard {id}")))
+    }
+
+    /// The shard, opened if it is not.
+    pub(crate) async fn get(&self, id: &ShardId) -> Result<OpenShard> {
+        let slot = self.slot(id)?;
+        match &*slot.open.load() {
+            Some(shard) => Ok(OpenShard::clone(shard)),
+            None => self.open(id, slot).await,
+        }
+    }
+
+    /// The shard, opened anew if it has stopped.
+    pub(crate) async fn reopen(&self, id: &ShardId) -> Result<OpenShard> {
+        self.open(id, self.slot(id)?).await
+    }
+
+    async fn open(&self, id: &ShardId, slot: &Slot) -> Result<OpenShard> {
+        let _opening = slot.opening.lock().await;
+        if self.is_closed() {
+            return Err(ShardError::Unavailable("the database is closed".into()));
+        }
+        let known = slot.open.load_full();
+        if let Some(shard) = known
+            && !matches!(shard.schema().await, Err(ShardError::Stopped(_)))
+        {
+            return Ok(OpenShard::clone(&shard));
+        }
+        // Whoever comes now waits for us, and not at a shard that has stopped.
+        slot.open.store(None);
+        let shard = self.open_anew(id, &slot.place).await?;
+        decision::redeem_shard(&*self.catalog, &*shard).await?;
+        slot.open.store(Some(Arc::new(shard.clone())));
+        Ok(shard)
+    }
+
+    async fn open_anew(&self, id: &ShardId, place: &ShardPlace) -> Result<OpenShard> {
+        Ok(match place {
+            ShardPlace::Sqlite => Arc::new(self.fleet.get(id).await?),
+            ShardPlace::Postgres { url } => {
+                Arc::new(PostgresShard::open(id.clone(), url, self.env.clone(), self.postgres.clone()).await?)
+            }
+        })
+    }
+
+    /// Lets running work end, and closes all.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.closed.store(true, Ordering::SeqCst);
+        for slot in self.slots.values() {
+            let _opening = slot.opening.lock().await;
+            if let (ShardPlace::Postgres { .. }, Some(shard)) = (&slot.place, slot.open.swap(None)) {
+                shard.close().await?;
+            }
+        }
+        self.fleet.close().await
+    }
+}

@@ -1,0 +1,105 @@
+//! What a statement is given when it runs: the client's parameters, and what the session knows.
+
+use crate::session::settings::Tenant;
+use isles_engine::env::Env;
+use isles_engine::shard::{Engine, Statement};
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{BucketId, ShardId};
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::value::Value;
+use isles_sql::plan::{Fragment, ParamSource};
+use isles_sql::print::Dialect;
+use isles_sql::system::SystemFunctions;
+use isles_sql::tree::Context;
+use isles_sql::types::Type;
+use std::sync::Arc;
+
+/// What the session knows, the same for a whole statement.
+pub(crate) trait Known: Send + Sync {
+    /// The value of a context, as a value of this type.
+    fn context(&self, context: &Context, ty: Type) -> Result<Value, SqlError>;
+    fn tenant(&self) -> &Tenant;
+    /// The functions that need the schema, for a stage.
+    fn system(&self) -> Arc<dyn SystemFunctions>;
+}
+
+/// The client's parameters and the session's knowledge.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) params: &'a [Value],
+    pub(crate) known: &'a dyn Known,
+    pub(crate) env: &'a Arc<dyn Env>,
+}
+
+pub(crate) fn dialect(engine: Engine) -> Dialect {
+    match engine {
+        Engine::Sqlite => Dialect::Sqlite,
+        Engine::Postgres => Dialect::Postgres,
+    }
+}
+
+pub(crate) fn tenant_unset() -> SqlError {
+    SqlError::new("55000", "the statement needs a tenant, and the session has none")
+        .with_hint("SET isles.tenant = 'name', or SET isles.null_tenant = on")
+}
+
+impl Inputs<'_> {
+    pub(crate) fn param(&self, n: usize) -> Result<Value, SqlError> {
+        let missing = || SqlError::new("42P02", format!("there is no parameter ${}", n + 1));
+        self.params.get(n).cloned().ok_or_else(missing)
+    }
+
+    pub(crate) fn context(&self, context: &Context, ty: Type) -> Result<Value, SqlError> {
+        match context {
+            Context::Tenant => tenant_key(self.known.tenant()),
+            context => self.known.context(context, ty),
+        }
+    }
+
+    fn source(&self, source: &ParamSource) -> Result<Value, SqlError> {
+        match source {
+            ParamSource::Param(n, _) => self.param(*n),
+            ParamSource::Context(context, ty) => self.context(context, *ty),
+            ParamSource::Const(value) => Ok(value.clone()),
+        }
+    }
+
+    /// A fragment as an engine runs it.
+    pub(crate) fn statement(&self, fragment: &Fragment, engine: Engine) -> Result<Statement, SqlError> {
+        let printed = fragment.printed(dialect(engine))?;
+        let params = printed.params.iter().map(|source| self.source(source)).collect::<Result<_, _>>()?;
+        Ok(Statement { sql: printed.sql.clone(), params, columns: printed.columns.clone() })
+    }
+}
+
+/// As `_tenant` stores it.
+fn tenant_key(tenant: &Tenant) -> Result<Value, SqlError> {
+    match tenant {
+        Tenant::Unset => Err(tenant_unset()),
+        Tenant::None => Ok(Value::text("")),
+        Tenant::Name(name) => Ok(Value::text(name.as_str())),
+    }
+}
+
+/// As `_shard` stores it.
+pub(crate) fn tenant_value(tenant: &Tenant) -> Result<Value, SqlError> {
+    match tenant {
+        Tenant::Unset => Err(tenant_unset()),
+        Tenant::None => Ok(Value::Null),
+        Tenant::Name(name) => Ok(Value::text(name.as_str())),
+    }
+}
+
+/// Where a tenant lives, and the bucket it hashes to.
+pub(crate) fn tenant_place(tenant: &Tenant, policy: &RoutingPolicy) -> Result<(ShardId, BucketId), SqlError> {
+    let nowhere = || SqlError::new("XX000", "the tenant's bucket has no shard");
+    match tenant {
+        Tenant::Unset => Err(tenant_unset()),
+        Tenant::Name(name) => Ok((policy.shard_of_tenant(name).clone(), policy.bucket_of_tenant(name))),
+        Tenant::None => {
+            let bucket = crate::database::routing::null_tenant_bucket(policy);
+            let shard = policy.shard_of_bucket(policy.tenant_group(), bucket).ok_or_else(nowhere)?;
+            Ok((shard.clone(), bucket))
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Plans, carried out on the shards.
+//!
+//! In reading order:
+//!   * [`bounds`]       time, rows and bytes of a statement
+//!   * [`transaction`]  a transaction's parts on the shards
+//!   * [`inputs`]       what a statement is given when it runs
+//!   * [`evaluate`]     expressions that the router computes
+//!   * [`numbers`]      numbers of sequences
+//!   * [`key`]          the bucket of a shard key
+//!   * [`target`]       the shards of a fragment
+//!   * [`merge`]        the order of rows
+//!   * [`stream`]       results too large to gather
+//!   * [`run`]          plans
+
+pub(crate) mod bounds;
+pub(crate) mod evaluate;
+pub(crate) mod inputs;
+pub(crate) mod key;
+pub(crate) mod merge;
+pub(crate) mod numbers;
+pub(crate) mod run;
+pub(crate) mod stream;
+pub(crate) mod target;
+pub(crate) mod transaction;

@@ -1,0 +1,693 @@
+//! Carries out plans.
+//!
+//!     Plan ── target resolved ──► shards and claims ──► fragments, printed ──► rows, merged ──► limit, offset
+//!                                      │ one shard, no transaction: one request
+//!                                      └ otherwise: a transaction, the session's or one for this statement
+//!
+//! A statement on its own that goes to one shard is one request, and shares its flush with others (group commit). One
+//! that writes to several shards, or reads several, is a transaction of its own.
+//!
+//! A statement on its own that a shard refuses, because what it wants has moved, is routed anew and sent again; so is
+//! one that conflicts with another transaction. Inside of a transaction the client must do that (40001).
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-9   a stale route is refused by the shard; the client of a single statement never sees that
+//!   * I-20  what is written to several shards is written to all or none
+//!   * I-21  all shards of a statement are resolved with one routing version
+
+use super::bounds::{Bounds, Tally};
+use super::evaluate;
+use super::inputs::{Inputs, Known, tenant_value};
+use super::merge;
+use super::numbers;
+use super::stream::{Shape, Stream};
+use super::target::{Nobody, Places, Resolver};
+use super::transaction::{Modes, Txn, Visit, noted, open_shard};
+use crate::database::{Database, SchemaGuard};
+use isles_engine::error::ShardError;
+use isles_engine::fence::{Access, Claim, Claimed};
+use isles_engine::shard::{Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
+use isles_engine::sqlite::stage::Stage;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::{Table, TableKind};
+use isles_kernel::value::{Value, key_bytes};
+use isles_sql::plan::{
+    Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
+    ShardsNode, StageNode, StageRows, Touch,
+};
+use isles_sql::types::{Type, carrier};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a statement that was refused is sent again.
+const ATTEMPTS: u32 = 8;
+/// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+
+type Row = Vec<Value>;
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a plan gave.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub(crate) rows: Vec<Row>,
+    /// Rows that were inserted, updated or deleted.
+    pub(crate) affected: u64,
+}
+
+/// Rows of system relations, and numbers of sequences: what the router knows and no shard does.
+pub(crate) trait Sources: Known {
+    /// The rows of a relation of `pg_catalog` or `information_schema`.
+    fn system_rows(&self, relation: &str) -> Result<Vec<Row>, SqlError>;
+    /// The name of a sequence by its number in the system relations.
+    fn sequence_name(&self, oid: i64) -> Option<String>;
+    fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>>;
+    fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>>;
+    fn current_value(&self, name: &str) -> Result<i64, SqlError>;
+    fn last_value(&self) -> Result<i64, SqlError>;
+}
+
+/// What carries out one statement.
+pub(crate) struct Runner<'a> {
+    pub(crate) database: &'a Arc<Database>,
+    pub(crate) schema: &'a Arc<SchemaGuard>,
+    pub(crate) sources: &'a dyn Sources,
+    pub(crate) params: &'a [Value],
+    pub(crate) bounds: &'a Bounds,
+}
+
+/// Where a statement runs: in the session's transaction, or in none.
+pub(crate) enum Within<'a> {
+    Transaction(&'a mut Txn),
+    Nothing,
+}
+
+impl<'a> Runner<'a> {
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs { params: self.params, known: self.sources, env: &self.database.env }
+    }
+
+    /// Carries out a plan within a transaction or on its own.
+    pub(crate) async fn run(&self, plan: &Plan, within: Within<'_>) -> Result<Output, SqlError> {
+        match within {
+            Within::Transaction(txn) => {
+                let policy = self.database.routing.current();
+                let output = self.run_plan(plan, txn, &policy).await;
+                txn.end_statement();
+                output
+            }
+            Within::Nothing => self.run_alone(plan).await,
+        }
+    }
+
+    async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
+        let mut pause = FIRST_PAUSE;
+        let mut policy = self.database.routing.current();
+        for attempt in 1.. {
+            let result = self.attempt_alone(plan, &policy).await;
+            match result {
+                Err(error) if attempt < ATTEMPTS && matches!(error.sqlstate, "40001" | "40P01") => {
+                    self.bounds.check(&*self.database.env)?;
+                    self.database.env.sleep(pause).await;
+                    pause *= 2;
+                    policy = self.database.routing.refresh().await?;
+                }
+                result => return result,
+            }
+        }
+        Err(SqlError::new("40001", "the statement was refused too often"))
+    }
+
+    async fn attempt_alone(&self, plan: &Plan, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+        if let Some(output) = self.in_one_request(plan, policy).await? {
+            return Ok(output);
+        }
+        let read_only = matches!(plan, Plan::Query(query) if !query.locks);
+        let isolation = if read_only { Isolation::RepeatableRead } else { Isolation::ReadCommitted };
+        let mut txn = Txn::begin(self.database, Modes { isolation, read_only }, self.schema.clone())?;
+        let output = self.run_plan(plan, &mut txn, policy).await?;
+        if read_only {
+            txn.rollback().await;
+        } else {
+            txn.commit(self.bounds).await?;
+        }
+        Ok(output)
+    }
+
+    /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
+    pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
+        let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
+        let policy = self.database.routing.current();
+        let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
+        let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
+        let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
+        let mut txn = Txn::begin(self.database, modes, self.schema.clone())?;
+        txn.enter(&self.visits(&places, Access::Read, &policy), self.bounds).await?;
+        let mut work = Vec::new();
+        for shard in places.keys() {
+            work.push((shard.clone(), self.inputs().statement(&node.fragment, self.engine(shard)?)?));
+        }
+        let shape = Shape {
+            keys: match &node.merge {
+                Merge::Concat => None,
+                Merge::Ordered(keys) => Some(keys.clone()),
+            },
+            offset: evaluate::count(node.offset.as_ref(), self.inputs(), "OFFSET")?,
+            limit: evaluate::count(node.limit.as_ref(), self.inputs(), "LIMIT")?,
+            visible: node.visible,
+        };
+        Stream::open(self.database.clone(), txn, work, shape, self.bounds.clone()).await.map(Some)
+    }
+
+    fn resolver<'b>(&'b self, policy: &'b RoutingPolicy) -> Resolver<'b> {
+        Resolver { database: self.database, policy, inputs: self.inputs(), prefer: None }
+    }
+
+    /// The fast way: a plan that comes to one shard.
+    async fn in_one_request(&self, plan: &Plan, policy: &RoutingPolicy) -> Result<Option<Output>, SqlError> {
+        match plan {
+            Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) => {
+                let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
+                let places = self.resolver(policy).resolve(&node.target, &node.touches, nobody)?;
+                let Some((shard, units)) = only(&places) else { return Ok(None) };
+                let statement = self.inputs().statement(&node.fragment, self.engine(shard)?)?;
+                let outcome = self.request(shard, units, policy, Access::Read, vec![statement]).await?.pop();
+                let rows = self.trim(node, outcome.unwrap_or_default().rows)?;
+                Ok(Some(Output { rows, affected: 0 }))
+            }
+            Plan::Modify(plan) => {
+                let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
+                let Some((shard, units)) = only(&places) else { return Ok(None) };
+                let statement = self.inputs().statement(&plan.fragment, self.engine(shard)?)?;
+                let outcome = self.request(shard, units, policy, Access::Write, vec![statement]).await?.pop();
+                let outcome = outcome.unwrap_or_default();
+                Ok(Some(Output { rows: outcome.rows, affected: outcome.affected }))
+            }
+            Plan::Insert(plan) if matches!(plan.rows, InsertRows::Values(_)) => {
+                let InsertRows::Values(exprs) = &plan.rows else { return Ok(None) };
+                let rows = self.evaluate_rows(exprs).await?;
+                self.check_conflicts(plan, &rows)?;
+                let work = self.place_rows(plan, rows, policy)?;
+                if work.shards.len() != 1 || work.shards.values().any(|on| on.statements.len() > MAX_STATEMENTS) {
+                    return self.insert_over(plan, work, policy).await.map(Some);
+                }
+                let (shard, on) = work.shards.into_iter().next().expect("there is one");
+                let outcomes = self.request(&shard, &on.units, policy, Access::Write, on.statements).await?;
+                Ok(Some(collect(plan.target, vec![(shard, on.order, outcomes)])))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// An insert over several shards, on its own.
+    async fn insert_over(&self, plan: &InsertPlan, work: Placed, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+        let modes = Modes { isolation: Isolation::ReadCommitted, read_only: false };
+        let mut txn = Txn::begin(self.database, modes, self.schema.clone())?;
+        let output = self.insert_placed(plan, work, &mut txn, policy).await?;
+        txn.commit(self.bounds).await?;
+        Ok(output)
+    }
+
+    fn engine(&self, shard: &ShardId) -> Result<Engine, SqlError> {
+        self.database.shards.engine(shard).ok_or_else(|| SqlError::new("XX000", format!("there is no shard {shard}")))
+    }
+
+    /// One request to one shard.
+    async fn request(
+        &self,
+        shard: &ShardId,
+        units: &[Claimed],
+        policy: &RoutingPolicy,
+        access: Access,
+        statements: Vec<Statement>,
+    ) -> Result<Vec<Outcome>, SqlError> {
+        let _active = self.database.enter()?;
+        let claim = Claim { version: policy.version(), units: units.to_vec() };
+        let limits = self.bounds.limits(&*self.database.env);
+        let request = Request { claim, access, statements, limits };
+        let open = open_shard(self.database, shard).await?;
+        open.execute(request).await.map_err(|error| noted(self.database, shard, error))
+    }
+
+    async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+        match plan {
+            Plan::Query(plan) => {
+                let access = if plan.locks { Access::Write } else { Access::Read };
+                let rows = self.node(&plan.root, access, txn, policy).await?;
+                Ok(Output { rows, affected: 0 })
+            }
+            Plan::Insert(plan) => self.insert(plan, txn, policy).await,
+            Plan::Modify(plan) => self.modify(plan, txn, policy).await,
+            Plan::Rewrite(plan) => self.rewrite(plan, txn, policy).await,
+        }
+    }
+
+    fn visits(&self, places: &Places, access: Access, policy: &RoutingPolicy) -> Vec<Visit> {
+        let visit = |(shard, units): (&ShardId, &Vec<Claimed>)| Visit {
+            shard: shard.clone(),
+            access,
+            version: policy.version(),
+            units: units.clone(),
+        };
+        places.iter().map(visit).collect()
+    }
+
+    fn node<'b>(
+        &'b self,
+        node: &'b Node,
+        access: Access,
+        txn: &'b mut Txn,
+        policy: &'b RoutingPolicy,
+    ) -> Boxed<'b, Result<Vec<Row>, SqlError>> {
+        Box::pin(async move {
+            match node {
+                Node::Shards(node) => self.shards(node, access, txn, policy).await,
+                Node::Stage(node) => self.stage(node, access, txn, policy).await,
+            }
+        })
+    }
+
+    async fn shards(
+        &self,
+        node: &ShardsNode,
+        access: Access,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
+        let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
+        let places = Resolver { prefer: txn.any_shard(), ..self.resolver(policy) }.resolve(
+            &node.target,
+            &node.touches,
+            nobody,
+        )?;
+        if let (Some((shard, units)), Access::Read) = (only(&places), access)
+            && txn.reads_committed(shard)
+        {
+            let statement = self.inputs().statement(&node.fragment, self.engine(shard)?)?;
+            let outcome = self.request(shard, units, policy, access, vec![statement]).await?.pop();
+            return self.trim(node, outcome.unwrap_or_default().rows);
+        }
+        txn.enter(&self.visits(&places, access, policy), self.bounds).await?;
+        let mut work = Vec::new();
+        for shard in places.keys() {
+            work.push((shard.clone(), vec![self.inputs().statement(&node.fragment, self.engine(shard)?)?]));
+        }
+        let outcomes = txn.run(work, self.bounds).await?;
+        let results: Vec<Vec<Row>> = outcomes.into_iter().flatten().map(|outcome| outcome.rows).collect();
+        let rows = match &node.merge {
+            Merge::Concat => results.into_iter().flatten().collect(),
+            Merge::Ordered(_) if results.len() < 2 => results.into_iter().flatten().collect(),
+            Merge::Ordered(keys) => {
+                merge::check_keys(keys)?;
+                merge::merge_sorted(results, keys)
+            }
+        };
+        self.trim(node, rows)
+    }
+
+    /// Applies offset and limit, and drops columns that were for merging alone.
+    fn trim(&self, node: &ShardsNode, mut rows: Vec<Row>) -> Result<Vec<Row>, SqlError> {
+        if let Some(offset) = evaluate::count(node.offset.as_ref(), self.inputs(), "OFFSET")? {
+            rows.drain(..offset.min(rows.len()));
+        }
+        if let Some(limit) = evaluate::count(node.limit.as_ref(), self.inputs(), "LIMIT")? {
+            rows.truncate(limit);
+        }
+        if rows.first().is_some_and(|row| row.len() > node.visible) {
+            rows.iter_mut().for_each(|row| row.truncate(node.visible));
+        }
+        let mut tally = Tally::new(self.bounds);
+        rows.iter().try_for_each(|row| tally.add(row))?;
+        Ok(rows)
+    }
+
+    async fn stage(
+        &self,
+        node: &StageNode,
+        access: Access,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            let rows = match &input.rows {
+                StageRows::Node(node) => self.node(node, access, txn, policy).await?,
+                StageRows::System(relation) => self.sources.system_rows(relation)?,
+            };
+            let mut columns = Vec::with_capacity(input.columns.len());
+            for field in &input.columns {
+                let untold =
+                    || SqlError::unsupported(format!("column \"{}\" has a type that is not supported", field.name));
+                columns.push((field.name.clone(), carrier(field.ty.oid).ok_or_else(untold)?));
+            }
+            inputs.push((input.name.clone(), columns, rows));
+        }
+        let query = numbers::numbered_query(&node.query, self.sources, self.inputs()).await?;
+        let statement = self.inputs().statement(query.as_ref().unwrap_or(&node.query), Engine::Sqlite)?;
+        let (env, limits) = (self.database.env.clone(), self.bounds.limits(&*self.database.env));
+        let system = self.sources.system();
+        let work = move || {
+            let mut stage = Stage::new(env, limits)?;
+            stage.know(system);
+            for (name, columns, rows) in inputs {
+                stage.create(&name, &columns)?;
+                stage.insert(&name, rows)?;
+            }
+            stage.run(&statement)
+        };
+        let outcome = on_pool(self.database, work).await?.map_err(|error: ShardError| error.for_people())?;
+        Ok(outcome.rows)
+    }
+
+    async fn modify(&self, plan: &ModifyPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+        let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
+        txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
+        let mut work = Vec::new();
+        for shard in places.keys() {
+            work.push((shard.clone(), vec![self.inputs().statement(&plan.fragment, self.engine(shard)?)?]));
+        }
+        let mut outcomes: Vec<Outcome> = txn.run(work, self.bounds).await?.into_iter().flatten().collect();
+        if plan.every {
+            outcomes.truncate(1);
+        }
+        Ok(Output {
+            affected: outcomes.iter().map(|outcome| outcome.affected).sum(),
+            rows: outcomes.into_iter().flat_map(|outcome| outcome.rows).collect(),
+        })
+    }
+
+    /// Rows of expressions, computed in order.
+    async fn evaluate_rows(&self, rows: &[Vec<isles_sql::tree::Expr>]) -> Result<Vec<Row>, SqlError> {
+        let width = rows.first().map_or(0, Vec::len);
+        let mut flat = Vec::with_capacity(rows.len() * width);
+        for row in rows {
+            for expr in row {
+                flat.push(numbers::numbered(expr, self.sources, self.inputs()).await?.unwrap_or_else(|| expr.clone()));
+            }
+        }
+        let values = evaluate::values(&flat, self.inputs())?;
+        let mut values = values.into_iter();
+        Ok(rows.iter().map(|row| values.by_ref().take(row.len()).collect()).collect())
+    }
+
+    /// Whole rows from the values of some columns; the others are computed, row by row.
+    pub(crate) async fn fill(
+        &self,
+        template: &[isles_sql::tree::Expr],
+        places: &[usize],
+        given: Vec<Row>,
+    ) -> Result<Vec<Row>, SqlError> {
+        let computed: Vec<usize> = (0..template.len()).filter(|at| !places.contains(at)).collect();
+        let exprs: Vec<isles_sql::tree::Expr> = computed.iter().map(|at| template[*at].clone()).collect();
+        let defaults = self.evaluate_rows(&vec![exprs; given.len()]).await?;
+        let whole = |(given, defaults): (Row, Row)| {
+            let mut row = vec![Value::Null; template.len()];
+            places.iter().zip(given).for_each(|(at, value)| row[*at] = value);
+            computed.iter().zip(defaults).for_each(|(at, value)| row[*at] = value);
+            row
+        };
+        Ok(given.into_iter().zip(defaults).map(whole).collect())
+    }
+
+    /// Inserts whole rows within a transaction. Returns how many.
+    pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
+        let policy = self.database.routing.current();
+        let work = self.place_rows(plan, rows, &policy)?;
+        Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
+    }
+
+    /// The rows of an insert that come from a query, with the defaults that the router computes.
+    async fn query_rows(
+        &self,
+        plan: &InsertPlan,
+        query: &QueryPlan,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
+        let mut rows = self.node(&query.root, Access::Read, txn, policy).await?;
+        for row in &mut rows {
+            for (at, expr) in &plan.defaults {
+                let expr = numbers::numbered(expr, self.sources, self.inputs()).await?.unwrap_or_else(|| expr.clone());
+                row[*at] = evaluate::value(&expr, self.inputs())?;
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn insert(&self, plan: &InsertPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+        let rows = match &plan.rows {
+            InsertRows::Values(exprs) => self.evaluate_rows(exprs).await?,
+            InsertRows::Query(query) => self.query_rows(plan, query, txn, policy).await?,
+        };
+        self.check_conflicts(plan, &rows)?;
+        let work = self.place_rows(plan, rows, policy)?;
+        self.insert_placed(plan, work, txn, policy).await
+    }
+
+    async fn insert_placed(
+        &self,
+        plan: &InsertPlan,
+        placed: Placed,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Output, SqlError> {
+        let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
+        txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
+        let (mut work, mut orders) = (Vec::new(), Vec::new());
+        for (shard, on) in placed.shards {
+            work.push((shard.clone(), on.statements));
+            orders.push((shard, on.order));
+        }
+        let outcomes = txn.run(work, self.bounds).await?;
+        let parts =
+            orders.into_iter().zip(outcomes).map(|((shard, order), outcomes)| (shard, order, outcomes)).collect();
+        Ok(collect(plan.target, parts))
+    }
+
+    /// `ON CONFLICT DO UPDATE` may not change a row twice.
+    fn check_conflicts(&self, plan: &InsertPlan, rows: &[Row]) -> Result<(), SqlError> {
+        let Some(columns) = &plan.conflict_key else { return Ok(()) };
+        let mut seen = BTreeSet::new();
+        for row in rows {
+            let key: Vec<Value> = columns.iter().map(|at| row[*at].clone()).collect();
+            if !key.iter().any(Value::is_null) && !seen.insert(key_bytes(&key)) {
+                let message = "ON CONFLICT DO UPDATE command cannot affect row a second time";
+                let hint = "Ensure that no rows proposed for insertion within the same command have duplicate constrained values.";
+                return Err(SqlError::new("21000", message).with_hint(hint));
+            }
+        }
+        Ok(())
+    }
+
+    fn place_rows(&self, plan: &InsertPlan, rows: Vec<Row>, policy: &RoutingPolicy) -> Result<Placed, SqlError> {
+        let resolver = self.resolver(policy);
+        let extra = plan.extra.iter().map(|(n, _)| self.inputs().param(*n)).collect::<Result<Vec<_>, _>>()?;
+        let mut placed = Placed::default();
+        for (at, row) in rows.into_iter().enumerate() {
+            for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &row)? {
+                let params: Row = row.iter().cloned().chain(hidden).chain(extra.iter().cloned()).collect();
+                let inputs = Inputs { params: &params, ..self.inputs() };
+                let statement = inputs.statement(&plan.row, self.engine(&shard)?)?;
+                placed.add(shard, unit, at, statement);
+            }
+        }
+        // Expressions of ON CONFLICT and RETURNING may read reference tables.
+        if plan.touches.contains(&Touch::Shared) {
+            placed.shards.values_mut().for_each(|on| claim_once(&mut on.units, Claimed::Shared));
+        }
+        Ok(placed)
+    }
+
+    /// Where a row goes: shards, what is claimed there, and the hidden column's value.
+    fn row_places(
+        &self,
+        resolver: &Resolver<'_>,
+        table: &Table,
+        shard_key: &[usize],
+        target: InsertTarget,
+        row: &Row,
+    ) -> Result<Vec<(ShardId, Claimed, Option<Value>)>, SqlError> {
+        match (target, &table.kind) {
+            (InsertTarget::Bucket, TableKind::Hash { group, .. }) => {
+                let key: Vec<(Value, Type)> =
+                    shard_key.iter().map(|at| (row[*at].clone(), column_type(table, *at))).collect();
+                match resolver.place(group, &key)? {
+                    Some((shard, bucket)) => {
+                        let hidden = Value::Int(i64::from(bucket.0));
+                        Ok(vec![(shard, Claimed::Bucket(group.clone(), bucket), Some(hidden))])
+                    }
+                    None => Err(null_key(table, shard_key, row)),
+                }
+            }
+            (InsertTarget::Tenant, _) => {
+                let tenant = self.sources.tenant();
+                let (shard, _) = super::inputs::tenant_place(tenant, resolver.policy)?;
+                Ok(vec![(shard, resolver.tenant_claim()?, Some(tenant_value(tenant)?))])
+            }
+            (InsertTarget::Every, _) => {
+                Ok(self.database.names.iter().map(|shard| (shard.clone(), Claimed::Shared, None)).collect())
+            }
+            _ => Ok(vec![(self.database.home().clone(), Claimed::Shared, None)]),
+        }
+    }
+
+    async fn rewrite(&self, plan: &RewritePlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+        let found = self.node(&plan.rows.root, Access::Write, txn, policy).await?;
+        let mut steps = Rewrite::default();
+        let mut rows = Vec::with_capacity(found.len());
+        for (at, row) in found.into_iter().enumerate() {
+            rows.push(self.rewrite_row(plan, at, row, policy, &mut steps)?);
+        }
+        // All rows go before the first comes: they may take each other's keys.
+        for placed in [steps.deletes, steps.updates, steps.inserts] {
+            let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
+            txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
+            let work = placed.shards.into_iter().map(|(shard, on)| (shard, on.statements)).collect();
+            txn.run(work, self.bounds).await?;
+        }
+        let affected = rows.len() as u64;
+        if plan.returning.is_none() {
+            rows.clear();
+        }
+        Ok(Output { rows, affected })
+    }
+
+    /// Says what becomes of one row: old columns, new columns, and what is returned. Returns the last.
+    fn rewrite_row(
+        &self,
+        plan: &RewritePlan,
+        at: usize,
+        mut row: Row,
+        policy: &RoutingPolicy,
+        steps: &mut Rewrite,
+    ) -> Result<Row, SqlError> {
+        let resolver = self.resolver(policy);
+        let width = plan.table.columns.len();
+        let mut rest = row.split_off(width);
+        let old = row;
+        let key = |row: &Row| -> Row { plan.table.key_positions().into_iter().map(|at| row[at].clone()).collect() };
+        let places = |row: &Row| self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, row);
+        let add = |to: &mut Placed, fragment: &Fragment, (shard, unit, params): (ShardId, Claimed, Row)| {
+            let inputs = Inputs { params: &params, ..self.inputs() };
+            let statement = inputs.statement(fragment, self.engine(&shard)?)?;
+            to.add(shard, unit, at, statement);
+            Ok::<(), SqlError>(())
+        };
+        let new = (plan.kind == RewriteKind::Update).then(|| {
+            let returned = rest.split_off(width);
+            std::mem::replace(&mut rest, returned)
+        });
+        match (&new, &plan.update) {
+            (Some(new), Some(update)) if key_bytes(&key(new)) == key_bytes(&key(&old)) => {
+                for (shard, unit, hidden) in places(new)? {
+                    let params = new.iter().cloned().chain(key(new)).chain(hidden).collect();
+                    add(&mut steps.updates, update, (shard, unit, params))?;
+                }
+            }
+            _ => {
+                for (shard, unit, hidden) in places(&old)? {
+                    add(
+                        &mut steps.deletes,
+                        &plan.delete,
+                        (shard, unit, key(&old).into_iter().chain(hidden).collect()),
+                    )?;
+                }
+                for (shard, unit, hidden) in new.as_ref().map_or(Ok(Vec::new()), places)? {
+                    let params = new.iter().flatten().cloned().chain(hidden).collect();
+                    add(&mut steps.inserts, &plan.insert, (shard, unit, params))?;
+                }
+            }
+        }
+        Ok(rest)
+    }
+}
+
+/// What an update or delete by key does, in this order.
+#[derive(Default)]
+struct Rewrite {
+    deletes: Placed,
+    updates: Placed,
+    inserts: Placed,
+}
+
+/// Statements for shards, and which row each is for.
+#[derive(Default)]
+struct Placed {
+    shards: BTreeMap<ShardId, OnShard>,
+}
+
+#[derive(Default)]
+struct OnShard {
+    units: Vec<Claimed>,
+    /// The rows' places in the input.
+    order: Vec<usize>,
+    statements: Vec<Statement>,
+}
+
+impl Placed {
+    fn add(&mut self, shard: ShardId, unit: Claimed, row: usize, statement: Statement) {
+        let on = self.shards.entry(shard).or_default();
+        claim_once(&mut on.units, unit);
+        on.order.push(row);
+        on.statements.push(statement);
+    }
+}
+
+fn claim_once(units: &mut Vec<Claimed>, unit: Claimed) {
+    if !units.contains(&unit) {
+        units.push(unit);
+    }
+}
+
+fn only(places: &Places) -> Option<(&ShardId, &Vec<Claimed>)> {
+    let mut each = places.iter();
+    match (each.next(), each.next()) {
+        (Some(one), None) => Some(one),
+        _ => None,
+    }
+}
+
+/// What an insert gave, in the order of its rows. Copies of one row count once.
+fn collect(target: InsertTarget, mut parts: Vec<(ShardId, Vec<usize>, Vec<Outcome>)>) -> Output {
+    if target == InsertTarget::Every {
+        parts.truncate(1);
+    }
+    let each = parts.into_iter().flat_map(|(_, order, outcomes)| order.into_iter().zip(outcomes));
+    let ordered: BTreeMap<usize, Outcome> = each.collect();
+    Output {
+        affected: ordered.values().map(|outcome| outcome.affected).sum(),
+        rows: ordered.into_values().flat_map(|outcome| outcome.rows).collect(),
+    }
+}
+
+pub(crate) fn column_type(table: &Table, at: usize) -> Type {
+    let column = &table.columns[at];
+    match column.sql_type {
+        Some(ty) => Type::with(isles_sql::types::Oid(ty.oid), ty.modifier),
+        None => Type::of(isles_sql::types::natural(column.ty)),
+    }
+}
+
+fn null_key(table: &Table, shard_key: &[usize], row: &Row) -> SqlError {
+    let column = shard_key.iter().find(|at| row[**at].is_null()).map_or("", |at| table.columns[*at].name.as_str());
+    let message =
+        format!("null value in column \"{column}\" of relation \"{}\" violates not-null constraint", table.name);
+    SqlError::new("23502", message).of_table(&table.name).of_column(column)
+}
+
+/// Runs work that blocks away from the threads that serve sessions.
+pub(crate) async fn on_pool<T: Send + 'static>(
+    database: &Database,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SqlError> {
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    database.env.blocking(Box::new(move || {
+        let _ = reply.send(work());
+    }));
+    answer.await.map_err(|_| SqlError::new("57P01", "the work was dropped"))
+}

@@ -1,0 +1,151 @@
+//! Where a fragment runs: its target, resolved with the parameters and the routing of the moment.
+
+use super::evaluate;
+use super::inputs::{Inputs, tenant_place};
+use super::key;
+use crate::database::Database;
+use crate::database::routing::claimed_of;
+use crate::session::settings::Tenant;
+use isles_engine::fence::Claimed;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{BucketId, GroupName, ShardId};
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::value::Value;
+use isles_sql::plan::{KeyExprs, Target, Touch};
+use isles_sql::types::Type;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Shards and what is claimed on each.
+pub(crate) type Places = BTreeMap<ShardId, Vec<Claimed>>;
+
+/// Whether a fragment runs even where nothing matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nobody {
+    IsFine,
+    /// Then any shard is asked.
+    MustRun,
+}
+
+pub(crate) struct Resolver<'a> {
+    pub(crate) database: &'a Database,
+    pub(crate) policy: &'a RoutingPolicy,
+    pub(crate) inputs: Inputs<'a>,
+    /// A shard that the transaction is on already, for what may be read anywhere.
+    pub(crate) prefer: Option<ShardId>,
+}
+
+impl Resolver<'_> {
+    pub(crate) fn resolve(&self, target: &Target, touches: &[Touch], nobody: Nobody) -> Result<Places, SqlError> {
+        let places = match target {
+            Target::Any => self.whole(touches, [self.any()])?,
+            Target::Home => self.whole(touches, [self.database.home().clone()])?,
+            Target::All => self.whole(touches, self.owners(touches))?,
+            Target::Every => self.whole(touches, self.database.names.iter().cloned())?,
+            Target::Tenant => {
+                let (shard, _) = tenant_place(self.inputs.known.tenant(), self.policy)?;
+                self.whole(touches, [shard])?
+            }
+            Target::Keys { group, keys } => self.of_keys(group, keys, touches)?,
+            Target::Nowhere => Places::new(),
+        };
+        match (places.is_empty(), nobody) {
+            (true, Nobody::MustRun) => self.whole(touches, [self.any()]),
+            _ => Ok(places),
+        }
+    }
+
+    fn any(&self) -> ShardId {
+        let names = &self.database.names;
+        self.prefer.clone().unwrap_or_else(|| names[self.database.env.random() as usize % names.len()].clone())
+    }
+
+    /// Shards that have buckets of what is touched.
+    fn owners(&self, touches: &[Touch]) -> BTreeSet<ShardId> {
+        let groups = touches.iter().filter_map(|touch| match touch {
+            Touch::Group(group) => self.policy.ranges(group),
+            _ => None,
+        });
+        groups.flatten().map(|range| range.shard.clone()).collect()
+    }
+
+    /// Each shard, with claims to all it has of what is touched.
+    fn whole(&self, touches: &[Touch], shards: impl IntoIterator<Item = ShardId>) -> Result<Places, SqlError> {
+        let mut places = Places::new();
+        for shard in shards {
+            let mut claims = Vec::new();
+            for touch in touches {
+                claims.extend(self.claims(touch, &shard)?);
+            }
+            places.insert(shard, claims);
+        }
+        Ok(places)
+    }
+
+    fn claims(&self, touch: &Touch, shard: &ShardId) -> Result<Vec<Claimed>, SqlError> {
+        Ok(match touch {
+            Touch::Group(group) => claimed_of(self.policy, group, shard),
+            Touch::Shared => vec![Claimed::Shared],
+            Touch::Tenant => vec![self.tenant_claim()?],
+        })
+    }
+
+    pub(crate) fn tenant_claim(&self) -> Result<Claimed, SqlError> {
+        let tenant = self.inputs.known.tenant();
+        let (_, bucket) = tenant_place(tenant, self.policy)?;
+        let name = match tenant {
+            Tenant::Name(name) => Some(name.clone()),
+            _ => None,
+        };
+        Ok(Claimed::Tenant(name, self.policy.tenant_group().clone(), bucket))
+    }
+
+    fn of_keys(&self, group: &GroupName, keys: &[KeyExprs], touches: &[Touch]) -> Result<Places, SqlError> {
+        let mut buckets: BTreeMap<ShardId, BTreeSet<BucketId>> = BTreeMap::new();
+        for key in keys {
+            for values in self.values(key)? {
+                if let Some((shard, bucket)) = self.place(group, &values)? {
+                    buckets.entry(shard).or_default().insert(bucket);
+                }
+            }
+        }
+        let mut places = Places::new();
+        for (shard, buckets) in buckets {
+            let mut claims: Vec<Claimed> =
+                buckets.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
+            for touch in touches.iter().filter(|touch| !matches!(touch, Touch::Group(named) if named == group)) {
+                claims.extend(self.claims(touch, &shard)?);
+            }
+            places.insert(shard, claims);
+        }
+        Ok(places)
+    }
+
+    fn values(&self, key: &KeyExprs) -> Result<Vec<Vec<(Value, Type)>>, SqlError> {
+        match key {
+            KeyExprs::Row(exprs) => {
+                let row = exprs.iter().map(|expr| Ok((evaluate::value(expr, self.inputs)?, expr.ty)));
+                Ok(vec![row.collect::<Result<_, SqlError>>()?])
+            }
+            KeyExprs::Elements(array) => {
+                let ty = isles_sql::types::element_of(array.ty.oid).map_or(array.ty, Type::of);
+                match evaluate::value(array, self.inputs)? {
+                    Value::Array(members) => Ok(members.into_iter().map(|member| vec![(member, ty)]).collect()),
+                    _ => Ok(Vec::new()),
+                }
+            }
+        }
+    }
+
+    /// Where a key's row is; None if a part of it is null.
+    pub(crate) fn place(
+        &self,
+        group: &GroupName,
+        values: &[(Value, Type)],
+    ) -> Result<Option<(ShardId, BucketId)>, SqlError> {
+        let unknown = || SqlError::new("XX000", format!("group {group} is not routed"));
+        let buckets = self.policy.buckets(group).ok_or_else(unknown)?;
+        let Some(bucket) = key::bucket(values, buckets)? else { return Ok(None) };
+        let shard = self.policy.shard_of_bucket(group, bucket).ok_or_else(unknown)?;
+        Ok(Some((shard.clone(), bucket)))
+    }
+}

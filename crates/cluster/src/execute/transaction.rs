@@ -1,0 +1,387 @@
+//! A transaction of a session: its parts on the shards that it has touched.
+//!
+//!     read  ── SQLite, repeatable read and above: a snapshot, kept ─┐
+//!     write ── SQLite: the shard's writer ◄── nothing changed since ┘ (else 40001)
+//!     both  ── PostgreSQL: one transaction there
+//!     commit ── no writes: nothing; one shard: its own commit; several: the coordinator
+//!
+//! A shard is entered when a statement first needs it. A SQLite shard has one writer, so a transaction reads from a
+//! snapshot for as long as it can and takes the writer at its first write. At `read committed` there is no snapshot to
+//! keep: each statement reads what is committed.
+//!
+//! At `serializable` a transaction that writes must also not depend on what others have changed on shards that it only
+//! read: at its end it takes their writers as well, which fails if they have changed since. So everything that it read
+//! and wrote holds at the moment of its commit.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-9   a claim that a shard refuses fails the transaction with 40001, before any effect
+//!   * I-19  serializable on SQLite; on PostgreSQL what was asked for, on each shard
+//!   * I-20  several shards commit all or none
+
+use super::bounds::Bounds;
+use crate::commit::Participant;
+use crate::commit::writers::{TxnNumber, WriterTurn};
+use crate::database::{Active, Database, SchemaGuard};
+use futures::future::join_all;
+use isles_engine::error::ShardError;
+use isles_engine::fence::{Access, Claim, Claimed};
+use isles_engine::shard::{Begin, Engine, Isolation, Outcome, Shard, Statement, Transaction};
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{RoutingVersion, ShardId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Savepoints that are open at once.
+pub(crate) const MAX_SAVEPOINTS: usize = 1_000;
+
+/// What a transaction is, from its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Modes {
+    pub(crate) isolation: Isolation,
+    pub(crate) read_only: bool,
+}
+
+/// A transaction's part on one shard. Dropping it rolls it back, and then passes the turn on.
+struct Part {
+    transaction: Box<dyn Transaction>,
+    access: Access,
+    claimed: Vec<Claimed>,
+    turn: Option<WriterTurn>,
+}
+
+/// Where a statement wants to go, and what for.
+#[derive(Debug, Clone)]
+pub(crate) struct Visit {
+    pub(crate) shard: ShardId,
+    pub(crate) access: Access,
+    pub(crate) version: RoutingVersion,
+    pub(crate) units: Vec<Claimed>,
+}
+
+pub(crate) struct Txn {
+    parts: BTreeMap<ShardId, Part>,
+    pub(crate) modes: Modes,
+    number: TxnNumber,
+    /// Names on the shards, one for each savepoint that is open.
+    savepoints: Vec<String>,
+    next_savepoint: u64,
+    /// Commits over several shards before its first snapshot.
+    first_moment: Option<u64>,
+    /// Keeps DDL away from what this transaction has seen.
+    pub(crate) schema: Arc<SchemaGuard>,
+    database: Arc<Database>,
+    _active: Active,
+}
+
+/// As a client sees a shard's error inside of a transaction.
+pub(crate) fn people(error: ShardError) -> SqlError {
+    error.for_people()
+}
+
+impl Txn {
+    pub(crate) fn begin(database: &Arc<Database>, modes: Modes, schema: Arc<SchemaGuard>) -> Result<Txn, SqlError> {
+        let active = database.enter()?;
+        Ok(Txn {
+            parts: BTreeMap::new(),
+            modes,
+            number: database.next_txn(),
+            savepoints: Vec::new(),
+            next_savepoint: 0,
+            first_moment: None,
+            schema,
+            database: database.clone(),
+            _active: active,
+        })
+    }
+
+    /// Whether it has been on any shard yet: then its modes are fixed.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// A shard that it is on.
+    pub(crate) fn any_shard(&self) -> Option<ShardId> {
+        self.parts.keys().next().cloned()
+    }
+
+    /// Whether a read of a shard may be done outside of the transaction: it sees what is committed, and there is
+    /// nothing of its own to see.
+    pub(crate) fn reads_committed(&self, shard: &ShardId) -> bool {
+        self.modes.isolation == Isolation::ReadCommitted
+            && !self.parts.contains_key(shard)
+            && self.database.shards.engine(shard) == Some(Engine::Sqlite)
+    }
+
+    /// Enters shards, all under one latch, so that no commit over several of them lies between.
+    pub(crate) async fn enter(&mut self, visits: &[Visit], bounds: &Bounds) -> Result<(), SqlError> {
+        let writes = visits.iter().any(|visit| visit.access == Access::Write);
+        if writes && self.modes.read_only {
+            return Err(SqlError::new("25006", "cannot execute this statement in a read-only transaction"));
+        }
+        // Turns first, and in one order: whoever waits for a writer must hold no latch.
+        let mut ordered: Vec<&Visit> = visits.iter().collect();
+        ordered.sort_by(|a, b| a.shard.cmp(&b.shard));
+        let mut turns = BTreeMap::new();
+        for visit in &ordered {
+            if self.needs_turn(visit) {
+                turns.insert(visit.shard.clone(), self.turn(&visit.shard, bounds).await?);
+            }
+        }
+        let latch = match (ordered.len(), self.modes.isolation) {
+            (0 | 1, Isolation::ReadCommitted) => None,
+            _ => {
+                let taken = self.database.latches.shared(ordered.iter().map(|visit| &visit.shard));
+                Some(bounds.wait(&*self.database.env, taken).await?)
+            }
+        };
+        for visit in &ordered {
+            self.check_moment(&visit.shard)?;
+        }
+        for visit in ordered {
+            let turn = turns.remove(&visit.shard);
+            self.enter_one(visit, turn, bounds).await?;
+        }
+        drop(latch);
+        Ok(())
+    }
+
+    /// Whether a shard that is new to the transaction still belongs to the moment of its first snapshot.
+    fn check_moment(&mut self, shard: &ShardId) -> Result<(), SqlError> {
+        if self.modes.isolation == Isolation::ReadCommitted || self.parts.contains_key(shard) {
+            return Ok(());
+        }
+        let latches = &self.database.latches;
+        let first = *self.first_moment.get_or_insert_with(|| latches.now());
+        match latches.commit_of(shard) > first {
+            false => Ok(()),
+            true => Err(SqlError::new("40001", "could not serialize access due to concurrent update")
+                .with_detail(format!("a transaction over shard {shard} and others has committed meanwhile"))
+                .with_hint("retry the transaction")),
+        }
+    }
+
+    fn needs_turn(&self, visit: &Visit) -> bool {
+        visit.access == Access::Write
+            && self.database.shards.engine(&visit.shard) == Some(Engine::Sqlite)
+            && self.parts.get(&visit.shard).is_none_or(|part| part.turn.is_none())
+    }
+
+    async fn turn(&mut self, shard: &ShardId, bounds: &Bounds) -> Result<WriterTurn, SqlError> {
+        let env = &*self.database.env;
+        let (waiting, limited) = bounds.of_lock(env);
+        let turn = waiting.wait(env, self.database.writers.turn(shard, self.number)).await;
+        match turn {
+            Err(error) if limited && !bounds.cancel.is_cancelled() && error.sqlstate == "57014" => {
+                Err(SqlError::new("55P03", "canceling statement due to lock timeout"))
+            }
+            turn => turn?,
+        }
+    }
+
+    async fn enter_one(&mut self, visit: &Visit, turn: Option<WriterTurn>, bounds: &Bounds) -> Result<(), SqlError> {
+        let upgrade = turn.is_some();
+        match self.parts.get_mut(&visit.shard) {
+            Some(part) if !upgrade => claim_more(part, visit, &self.database, bounds).await,
+            known => {
+                let since = match (&known, self.modes.isolation) {
+                    (None, _) | (_, Isolation::ReadCommitted) => None,
+                    (Some(part), _) => part.transaction.state(),
+                };
+                // Its claims go on: what was read must still be served here.
+                let earlier = known.map(|part| part.claimed.clone()).unwrap_or_default();
+                let units = earlier.into_iter().chain(visit.units.iter().cloned()).collect();
+                self.begin_part(&Visit { units, ..visit.clone() }, since, turn, bounds).await
+            }
+        }
+    }
+
+    async fn begin_part(
+        &mut self,
+        visit: &Visit,
+        since: Option<isles_engine::shard::StateNumber>,
+        turn: Option<WriterTurn>,
+        bounds: &Bounds,
+    ) -> Result<(), SqlError> {
+        let engine = self.database.shards.engine(&visit.shard);
+        // A PostgreSQL transaction cannot become a writing one later.
+        let access = match engine {
+            Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
+            _ => visit.access,
+        };
+        let begin = Begin {
+            claim: Claim { version: visit.version, units: visit.units.clone() },
+            access,
+            isolation: self.modes.isolation,
+            limits: bounds.limits(&*self.database.env),
+            since,
+        };
+        let shard = open_shard(&self.database, &visit.shard).await?;
+        let mut transaction = shard.begin(begin).await.map_err(|error| noted(&self.database, &visit.shard, error))?;
+        for name in &self.savepoints {
+            transaction.savepoint(name).await.map_err(people)?;
+        }
+        let part = Part { transaction, access, claimed: visit.units.clone(), turn };
+        self.parts.insert(visit.shard.clone(), part);
+        Ok(())
+    }
+
+    /// The open transaction on a shard that has been entered.
+    pub(crate) fn on(&mut self, shard: &ShardId, bounds: &Bounds) -> Result<&mut Box<dyn Transaction>, SqlError> {
+        let limits = bounds.limits(&*self.database.env);
+        let part = self.parts.get_mut(shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
+        part.transaction.bound(limits);
+        Ok(&mut part.transaction)
+    }
+
+    /// Runs statements on shards that have been entered, side by side. Answers come in the order of `work`.
+    pub(crate) async fn run(
+        &mut self,
+        work: Vec<(ShardId, Vec<Statement>)>,
+        bounds: &Bounds,
+    ) -> Result<Vec<Vec<Outcome>>, SqlError> {
+        let limits = bounds.limits(&*self.database.env);
+        let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
+        let mut jobs = Vec::new();
+        for (shard, statements) in work {
+            let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
+            part.transaction.bound(limits.clone());
+            jobs.push(async move { part.transaction.execute_all(statements).await });
+        }
+        join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
+    }
+
+    /// At `read committed` the next statement reads what is committed then.
+    pub(crate) fn end_statement(&mut self) {
+        if self.modes.isolation == Isolation::ReadCommitted {
+            let shards = &self.database.shards;
+            self.parts
+                .retain(|name, part| part.access == Access::Write || shards.engine(name) == Some(Engine::Postgres));
+        }
+    }
+
+    /// Marks a place to go back to. Returns its name on the shards.
+    pub(crate) async fn savepoint(&mut self) -> Result<String, SqlError> {
+        if self.savepoints.len() >= MAX_SAVEPOINTS {
+            return Err(SqlError::new("54000", format!("a transaction has at most {MAX_SAVEPOINTS} savepoints")));
+        }
+        self.next_savepoint += 1;
+        let name = format!("isles{}", self.next_savepoint);
+        for part in self.parts.values_mut() {
+            part.transaction.savepoint(&name).await.map_err(people)?;
+        }
+        self.savepoints.push(name.clone());
+        Ok(name)
+    }
+
+    /// Goes back to a place; it stays.
+    pub(crate) async fn rollback_to(&mut self, name: &str) -> Result<(), SqlError> {
+        for part in self.parts.values_mut() {
+            part.transaction.rollback_to(name).await.map_err(people)?;
+        }
+        let at = self.savepoints.iter().position(|known| known == name).map_or(0, |at| at + 1);
+        self.savepoints.truncate(at);
+        Ok(())
+    }
+
+    pub(crate) async fn release(&mut self, name: &str) -> Result<(), SqlError> {
+        for part in self.parts.values_mut() {
+            part.transaction.release(name).await.map_err(people)?;
+        }
+        let at = self.savepoints.iter().position(|known| known == name).unwrap_or(0);
+        self.savepoints.truncate(at);
+        Ok(())
+    }
+
+    pub(crate) async fn rollback(mut self) {
+        let ends = std::mem::take(&mut self.parts).into_values().map(|part| async move {
+            // Dropping it would do the same; here it is done before the client hears of it.
+            let _ = part.transaction.rollback().await;
+            drop(part.turn);
+        });
+        join_all(ends).await;
+    }
+
+    /// Commits all parts or none.
+    pub(crate) async fn commit(mut self, bounds: &Bounds) -> Result<(), SqlError> {
+        let mut writing = Vec::new();
+        let mut reading = Vec::new();
+        for (shard, mut part) in std::mem::take(&mut self.parts) {
+            let wrote = part.access == Access::Write
+                && part.transaction.has_written().await.map_err(|error| noted(&self.database, &shard, error))?;
+            if wrote { &mut writing } else { &mut reading }.push((shard, part));
+        }
+        // Writers that hold their shards without having changed them guard what was read there.
+        let _guards = match (writing.len(), self.modes.isolation) {
+            (0, _) => Vec::new(),
+            (_, Isolation::Serializable) => self.guard_reads(reading, bounds).await?,
+            _ => Vec::new(),
+        };
+        match writing.len() {
+            0 => Ok(()),
+            1 => self.commit_one(writing).await,
+            _ => self.commit_all(writing).await,
+        }
+    }
+
+    async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
+        for (shard, part) in writing {
+            part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
+        }
+        Ok(())
+    }
+
+    async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
+        let participant =
+            |(shard, part): (ShardId, Part)| Participant { shard, transaction: part.transaction, turn: part.turn };
+        self.database.coordinator.commit(writing.into_iter().map(participant).collect()).await
+    }
+
+    /// Takes the writers of SQLite shards that were only read, unless they have changed since.
+    async fn guard_reads(&mut self, reading: Vec<(ShardId, Part)>, bounds: &Bounds) -> Result<Vec<Part>, SqlError> {
+        let mut guards = Vec::new();
+        for (shard, part) in reading {
+            if part.turn.is_some() || self.database.shards.engine(&shard) != Some(Engine::Sqlite) {
+                guards.push(part);
+                continue;
+            }
+            let since = part.transaction.state();
+            let turn = self.turn(&shard, bounds).await?;
+            let limits = bounds.limits(&*self.database.env);
+            let begin = Begin { since, limits, ..Begin::new(Claim::default(), Access::Write) };
+            let held = open_shard(&self.database, &shard).await?.begin(begin).await;
+            let transaction = held.map_err(|error| noted(&self.database, &shard, error))?;
+            guards.push(Part { transaction, access: Access::Write, claimed: Vec::new(), turn: Some(turn) });
+        }
+        Ok(guards)
+    }
+}
+
+async fn claim_more(part: &mut Part, visit: &Visit, database: &Database, bounds: &Bounds) -> Result<(), SqlError> {
+    let new: Vec<Claimed> = visit.units.iter().filter(|unit| !part.claimed.contains(unit)).cloned().collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    part.transaction.bound(bounds.limits(&*database.env));
+    let claim = Claim { version: visit.version, units: new.clone() };
+    part.transaction.claim(claim).await.map_err(people)?;
+    part.claimed.extend(new);
+    Ok(())
+}
+
+/// A shard to send something to.
+pub(crate) async fn open_shard(database: &Database, shard: &ShardId) -> Result<Arc<dyn Shard>, SqlError> {
+    database.shards.get(shard).await.map_err(people)
+}
+
+/// The error as a client sees it. A shard that has stopped is opened anew for those who come after.
+pub(crate) fn noted(database: &Arc<Database>, shard: &ShardId, error: ShardError) -> SqlError {
+    if matches!(error, ShardError::Stopped(_) | ShardError::MayHaveHappened(_)) {
+        let (database, shard) = (database.clone(), shard.clone());
+        let env = database.env.clone();
+        env.spawn(Box::pin(async move {
+            // If it cannot be opened, the next one who asks tries again.
+            let _ = database.shards.reopen(&shard).await;
+        }));
+    }
+    people(error)
+}

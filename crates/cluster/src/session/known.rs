@@ -1,0 +1,204 @@
+//! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
+
+use super::settings::{Tenant, View};
+use crate::database::{Database, SchemaGuard};
+use crate::execute::inputs::Known;
+use crate::execute::run::{Boxed, Sources};
+use isles_kernel::error::SqlError;
+use isles_kernel::schema::{Schema, Sequence};
+use isles_kernel::value::Value;
+use isles_sql::system::{self, Facts};
+use isles_sql::text;
+use isles_sql::tree::Context;
+use isles_sql::types::Type;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// From 1970 to 2000, where PostgreSQL's timestamps begin.
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
+const MICROS_PER_DAY: i64 = 86_400_000_000;
+
+/// The wall clock as PostgreSQL counts it.
+pub(crate) fn now(database: &Database) -> i64 {
+    database.env.now_micros() as i64 - EPOCH_MICROS
+}
+
+/// What `currval` and `lastval` remember.
+#[derive(Default)]
+pub(crate) struct SequenceMemory {
+    pub(crate) values: HashMap<String, i64>,
+    pub(crate) last: Option<String>,
+}
+
+pub(crate) struct StatementKnowledge {
+    pub(crate) database: Arc<Database>,
+    pub(crate) schema: Arc<SchemaGuard>,
+    pub(crate) user: String,
+    pub(crate) pid: i32,
+    pub(crate) tenant: Tenant,
+    pub(crate) values: text::Settings,
+    pub(crate) settings: View,
+    pub(crate) search_path: Vec<String>,
+    pub(crate) transaction_time: i64,
+    pub(crate) statement_time: i64,
+    pub(crate) memory: Arc<Mutex<SequenceMemory>>,
+    pub(crate) facts: OnceLock<Arc<Facts>>,
+}
+
+/// The settings that decide how values are read and written.
+pub(crate) fn value_settings(settings: &View, now: i64) -> Result<text::Settings, SqlError> {
+    let mut values = text::Settings { now, ..text::Settings::default() };
+    for name in ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"] {
+        if let Some(value) = settings.show(name) {
+            values.set(name, &value)?;
+        }
+    }
+    Ok(values)
+}
+
+impl StatementKnowledge {
+    fn local(&self) -> i64 {
+        let at = self.transaction_time;
+        at + i64::from(self.values.zone.offset_at(at)) * 1_000_000
+    }
+
+    fn schemas(&self) -> Vec<String> {
+        self.search_path
+            .iter()
+            .filter(|name| ["public", "pg_catalog", "information_schema"].contains(&name.as_str()))
+            .cloned()
+            .collect()
+    }
+
+    pub(crate) fn facts(&self) -> &Arc<Facts> {
+        self.facts.get_or_init(|| {
+            let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "postgres");
+            facts.user = self.user.clone();
+            facts.settings = self.settings.all().into_iter().collect();
+            facts.version = version();
+            facts.transaction = self.statement_time;
+            Arc::new(facts)
+        })
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, SequenceMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sequence(&self, name: &str) -> Result<Sequence, SqlError> {
+        find_sequence(&self.schema.schema, name)
+    }
+}
+
+/// What `version()` says.
+pub(crate) fn version() -> String {
+    format!("PostgreSQL {} (Isles {})", super::settings::SERVER_VERSION, env!("CARGO_PKG_VERSION"))
+}
+
+fn find_sequence(schema: &Schema, name: &str) -> Result<Sequence, SqlError> {
+    let plain = name.strip_prefix("public.").unwrap_or(name);
+    let plain = match plain.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => plain.to_ascii_lowercase(),
+    };
+    match schema.sequences.get(&plain) {
+        Some(sequence) => Ok(sequence.clone()),
+        None if schema.tables.contains_key(&plain) || schema.views.contains_key(&plain) => {
+            Err(SqlError::new("42809", format!("\"{plain}\" is not a sequence")))
+        }
+        None => Err(SqlError::new("42P01", format!("relation \"{name}\" does not exist"))),
+    }
+}
+
+impl Known for StatementKnowledge {
+    fn context(&self, context: &Context, _ty: Type) -> Result<Value, SqlError> {
+        let text = |text: &str| Ok(Value::text(text));
+        match context {
+            Context::TransactionTime => Ok(Value::TimestampTz(self.transaction_time)),
+            Context::StatementTime => Ok(Value::TimestampTz(self.statement_time)),
+            Context::Date => Ok(Value::Date(self.local().div_euclid(MICROS_PER_DAY) as i32)),
+            Context::LocalTime => Ok(Value::Timestamp(self.local())),
+            Context::LocalTimeOfDay => Ok(Value::Time(self.local().rem_euclid(MICROS_PER_DAY))),
+            Context::CurrentUser | Context::SessionUser => text(&self.user),
+            Context::CurrentDatabase => text(&self.database.name),
+            Context::CurrentSchema => Ok(self.schemas().first().map_or(Value::Null, |name| Value::text(name.as_str()))),
+            Context::CurrentSchemas(implicit) => {
+                let mut names = self.schemas();
+                if *implicit && !names.iter().any(|name| name == "pg_catalog") {
+                    names.insert(0, "pg_catalog".into());
+                }
+                Ok(Value::Array(names.into_iter().map(Value::Text).collect()))
+            }
+            Context::BackendPid => Ok(Value::Int(i64::from(self.pid))),
+            Context::Tenant => Err(SqlError::new("XX000", "the tenant is bound elsewhere")),
+            Context::Settings => Ok(Value::Text(self.values.encode())),
+            Context::Setting { name, missing_ok } => match self.settings.show(name) {
+                Some(value) => text(&value),
+                None if *missing_ok => Ok(Value::Null),
+                None => Err(SqlError::new("42704", format!("unrecognized configuration parameter \"{name}\""))),
+            },
+        }
+    }
+
+    fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    fn system(&self) -> Arc<dyn system::SystemFunctions> {
+        Arc::new(system::Functions::new(self.facts().clone()))
+    }
+}
+
+impl Sources for StatementKnowledge {
+    fn system_rows(&self, relation: &str) -> Result<Vec<Vec<Value>>, SqlError> {
+        system::rows(relation, self.facts())
+    }
+
+    fn sequence_name(&self, oid: i64) -> Option<String> {
+        let facts = self.facts().clone();
+        let functions = system::Functions::new(facts);
+        match system::SystemFunctions::write(&functions, isles_sql::types::REGCLASS, &Value::Int(oid)) {
+            Some(Ok(Value::Text(name))) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>> {
+        Box::pin(async move {
+            let sequence = self.sequence(name)?;
+            let value = self.database.sequences.next(&sequence).await?;
+            let mut memory = self.memory();
+            memory.values.insert(sequence.name.clone(), value);
+            memory.last = Some(sequence.name);
+            Ok(value)
+        })
+    }
+
+    fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>> {
+        Box::pin(async move {
+            let sequence = self.sequence(name)?;
+            self.database.sequences.set(&sequence, value, called).await?;
+            if called {
+                self.memory().values.insert(sequence.name, value);
+            }
+            Ok(value)
+        })
+    }
+
+    fn current_value(&self, name: &str) -> Result<i64, SqlError> {
+        let sequence = self.sequence(name)?;
+        let missing = || {
+            SqlError::new(
+                "55000",
+                format!("currval of sequence \"{}\" is not yet defined in this session", sequence.name),
+            )
+        };
+        self.memory().values.get(&sequence.name).copied().ok_or_else(missing)
+    }
+
+    fn last_value(&self) -> Result<i64, SqlError> {
+        let memory = self.memory();
+        let found = memory.last.as_ref().and_then(|name| memory.values.get(name)).copied();
+        found.ok_or_else(|| SqlError::new("55000", "lastval is not yet defined in this session"))
+    }
+}

@@ -1,0 +1,226 @@
+//! Statements that are ready to run, and the cache of them.
+//!
+//!     text ─► parse ─► bind, against the schema and search path ─► plan ─► kept under all that it depends on
+//!
+//! A plan depends on the text, the types of the parameters, the schema and a few settings; never on routing or on
+//! values. So it is kept for the whole database, and dropped when it has not been used for longest.
+
+use super::settings::Settings;
+use crate::database::Database;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::SchemaVersion;
+use isles_kernel::schema::Schema;
+use isles_sql::bind::utility::{DefaultKind, Utility};
+use isles_sql::bind::{self, BindContext, BoundStatement, Explain};
+use isles_sql::parse;
+use isles_sql::plan::{self, Plan, PlanContext};
+use isles_sql::tree::{Field, Statement};
+use isles_sql::types::Oid;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Plans kept. An application has some hundred texts; one that writes values into its texts must not fill memory.
+const MAX_PLANS: usize = 2_000;
+/// Buckets of a new group: enough to spread over 64 shards, and few enough to list.
+const DEFAULT_BUCKETS: u32 = 64;
+/// Longer texts are bulk loads, and not sent twice.
+const MAX_CACHED_BYTES: usize = 16 << 10;
+
+/// What a statement turned out to be.
+pub(crate) enum Compiled {
+    Rows {
+        plan: Plan,
+        kind: RowsKind,
+    },
+    Explain(Box<Explain>),
+    Utility(Box<Utility>),
+    Empty,
+    /// It could not be understood.
+    Nothing,
+}
+
+/// Which of the four, for tags and for read-only transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowsKind {
+    Select,
+    Insert,
+    Update,
+    Delete,
+}
+
+impl RowsKind {
+    pub(crate) fn of(statement: &Statement) -> RowsKind {
+        match statement {
+            Statement::Query(_) => RowsKind::Select,
+            Statement::Insert(_) => RowsKind::Insert,
+            Statement::Update(_) => RowsKind::Update,
+            Statement::Delete(_) => RowsKind::Delete,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RowsKind::Select => "SELECT",
+            RowsKind::Insert => "INSERT",
+            RowsKind::Update => "UPDATE",
+            RowsKind::Delete => "DELETE",
+        }
+    }
+
+    /// The tag of an answer of so many rows.
+    pub(crate) fn tag(self, count: u64) -> String {
+        match self {
+            RowsKind::Insert => format!("INSERT 0 {count}"),
+            other => format!("{} {count}", other.name()),
+        }
+    }
+}
+
+/// A statement that has been parsed, bound and planned. Executing it again costs none of that.
+pub struct Prepared {
+    pub sql: Arc<str>,
+    /// The types of its parameters, in order.
+    pub params: Vec<Oid>,
+    /// The columns of its rows; None for a statement that returns none.
+    pub fields: Option<Vec<Field>>,
+    pub(crate) compiled: Compiled,
+    /// What it was planned for.
+    pub(crate) version: SchemaVersion,
+    pub(crate) setting_key: String,
+}
+
+#[derive(PartialEq, Eq, Hash, Clone)]
+struct CacheKey {
+    sql: Arc<str>,
+    params: Vec<Oid>,
+    version: SchemaVersion,
+    settings: String,
+}
+
+#[derive(Default)]
+pub(crate) struct Plans {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    plans: HashMap<CacheKey, (Arc<Prepared>, u64)>,
+    uses: u64,
+}
+
+impl Plans {
+    fn get(&self, key: &CacheKey) -> Option<Arc<Prepared>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.uses += 1;
+        let now = kept.uses;
+        let (prepared, used) = kept.plans.get_mut(key)?;
+        *used = now;
+        Some(prepared.clone())
+    }
+
+    fn put(&self, key: CacheKey, prepared: &Arc<Prepared>) {
+        if key.sql.len() > MAX_CACHED_BYTES || matches!(prepared.compiled, Compiled::Utility(_)) {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.plans.len() >= MAX_PLANS {
+            // The older half goes at once, so that the search for it is rare.
+            let mut uses: Vec<u64> = kept.plans.values().map(|(_, used)| *used).collect();
+            uses.sort_unstable();
+            let middle = uses[uses.len() / 2];
+            kept.plans.retain(|_, (_, used)| *used > middle);
+        }
+        let now = kept.uses;
+        kept.plans.insert(key, (prepared.clone(), now));
+    }
+}
+
+/// The schemas of `search_path`, without quotes.
+pub(crate) fn search_path(settings: &Settings) -> Vec<String> {
+    let path = settings.show("search_path").unwrap_or_default();
+    let name = |part: &str| part.trim().trim_matches('"').to_string();
+    path.split(',').map(name).filter(|name| !name.is_empty() && name != "$user").collect()
+}
+
+/// Prepares a statement, or finds it prepared.
+pub(crate) fn prepare(
+    database: &Database,
+    schema: &Schema,
+    settings: &Settings,
+    sql: &str,
+    params: &[Oid],
+) -> Result<Arc<Prepared>, SqlError> {
+    let key =
+        CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings.plan_key() };
+    if let Some(prepared) = database.plans.get(&key) {
+        return Ok(prepared);
+    }
+    let prepared = Arc::new(compile(database, schema, settings, sql, params)?);
+    if !depends_on_time(sql) {
+        database.plans.put(key, &prepared);
+    }
+    Ok(prepared)
+}
+
+/// Whether a literal may stand for the moment at which it is read, as `'now'::timestamptz` does.
+fn depends_on_time(sql: &str) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    ["now'", "'now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
+}
+
+fn compile(
+    database: &Database,
+    schema: &Schema,
+    settings: &Settings,
+    sql: &str,
+    params: &[Oid],
+) -> Result<Prepared, SqlError> {
+    let parsed = parse::parse_one(sql)?;
+    let path = search_path(settings);
+    let values = super::known::value_settings(&settings.view(), super::known::now(database))?;
+    let context = BindContext {
+        schema,
+        search_path: &path,
+        database: &database.name,
+        settings: &values,
+        default_kind: DefaultKind::Hash,
+        default_buckets: DEFAULT_BUCKETS,
+    };
+    let bound = bind::bind(&parsed, &context, params)?;
+    let (compiled, fields) = match bound.statement {
+        BoundStatement::Rows(statement) => {
+            let kind = RowsKind::of(&statement);
+            let fields = fields_of(&statement);
+            let plan = plan::plan(*statement, &PlanContext::default())?;
+            (Compiled::Rows { plan, kind }, fields)
+        }
+        BoundStatement::Explain(explain) => (Compiled::Explain(explain), Some(vec![text_field("QUERY PLAN")])),
+        BoundStatement::Other(utility) => {
+            let fields = super::utility::fields(&utility);
+            (Compiled::Utility(utility), fields)
+        }
+        BoundStatement::Empty => (Compiled::Empty, None),
+    };
+    Ok(Prepared {
+        sql: sql.into(),
+        params: bound.params,
+        fields,
+        compiled,
+        version: schema.version,
+        setting_key: settings.plan_key(),
+    })
+}
+
+pub(crate) fn text_field(name: &str) -> Field {
+    Field { name: name.into(), ty: isles_sql::types::Type::of(isles_sql::types::TEXT) }
+}
+
+/// The columns that a statement returns.
+pub(crate) fn fields_of(statement: &Statement) -> Option<Vec<Field>> {
+    match statement {
+        Statement::Query(query) => Some(query.columns.clone()),
+        Statement::Insert(insert) => insert.returning.as_ref().map(|returning| returning.columns.clone()),
+        Statement::Update(update) => update.returning.as_ref().map(|returning| returning.columns.clone()),
+        Statement::Delete(delete) => delete.returning.as_ref().map(|returning| returning.columns.clone()),
+    }
+}

@@ -1,0 +1,487 @@
+//! Statements that are not about rows: one `match`, and what each does below it in the same order.
+
+use super::cursor::{Cursor, MAX_CURSORS};
+use super::plans::{Compiled, Prepared, text_field};
+use super::settings::{NULL_TENANT, TENANT};
+use super::{Answer, MAX_NAMED, Result, Rows, Session, copy};
+use crate::execute::bounds;
+use isles_engine::shard::Engine;
+use isles_kernel::error::SqlError;
+use isles_kernel::schema::{Schema, TableKind};
+use isles_kernel::value::Value;
+use isles_sql::bind::ddl::DdlChange;
+use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, RoleStatement, SetScope, SetValue, ShowIsles, Utility};
+use isles_sql::tree::Field;
+use isles_sql::types::{INT8, Oid, Type};
+use std::sync::Arc;
+
+/// How often DDL that was computed against a schema of a moment ago is computed anew.
+const DDL_ATTEMPTS: usize = 5;
+
+/// The columns that a utility returns, known before it runs; those of FETCH and EXECUTE depend on the session.
+pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
+    let texts = |names: &[&str]| Some(names.iter().map(|name| text_field(name)).collect());
+    match utility {
+        Utility::Show { name } => texts(&[name]),
+        Utility::ShowAll => texts(&["name", "setting", "description"]),
+        Utility::ShowIsles(ShowIsles::Shards) => Some(vec![
+            text_field("shard"),
+            text_field("engine"),
+            text_field("status"),
+            number_field("bytes"),
+            number_field("seq"),
+            number_field("commits"),
+        ]),
+        Utility::ShowIsles(ShowIsles::Tables) => texts(&["table", "kind", "group", "shard_by", "buckets"]),
+        Utility::ShowIsles(ShowIsles::Routes) => {
+            Some(vec![text_field("group"), number_field("first"), number_field("last"), text_field("shard")])
+        }
+        Utility::ShowIsles(ShowIsles::Limits) => texts(&["name", "limit"]),
+        _ => None,
+    }
+}
+
+fn number_field(name: &str) -> Field {
+    Field { name: name.into(), ty: Type::of(INT8) }
+}
+
+fn done(tag: impl Into<String>) -> Result<Answer> {
+    Ok(Answer::Done { tag: tag.into() })
+}
+
+impl Session {
+    pub(super) async fn utility(&mut self, utility: &Utility, prepared: &Arc<Prepared>) -> Result<Answer> {
+        let tag = utility.command_tag();
+        match utility {
+            Utility::Begin(begin) => self.begin(begin.modes).and_then(|()| done(tag)),
+            Utility::Commit { chain } => done(self.commit_block(*chain).await?),
+            Utility::Rollback { chain } => done(self.rollback_block(*chain).await?),
+            Utility::Savepoint { name } => self.savepoint(name).await.and_then(|()| done(tag)),
+            Utility::Release { name } => self.release(name).await.and_then(|()| done(tag)),
+            Utility::RollbackTo { name } => self.rollback_to(name).await.and_then(|()| done(tag)),
+            Utility::SetTransaction { modes, scope } => {
+                self.set_transaction(*modes, *scope).await.and_then(|()| done(tag))
+            }
+            Utility::Set { name, value, scope } => self.set(name, value, *scope).await.and_then(|()| done(tag)),
+            Utility::Reset { name } => self.reset(name).and_then(|()| done(tag)),
+            Utility::ResetAll => {
+                self.settings.reset_all();
+                done(tag)
+            }
+            Utility::Show { name } => {
+                let value = self.settings.show_or_fail(name)?;
+                Ok(self.shown(utility, vec![vec![Value::Text(value)]]))
+            }
+            Utility::ShowAll => {
+                let each = self.settings.view().all().into_iter();
+                let rows = each.map(|(name, value)| vec![Value::Text(name), Value::Text(value), Value::text("")]);
+                Ok(self.shown(utility, rows.collect()))
+            }
+            Utility::ShowIsles(what) => {
+                let rows = self.show_isles(*what).await?;
+                Ok(self.shown(utility, rows))
+            }
+            Utility::Discard(what) => self.discard(*what).await.and_then(|()| done(tag)),
+            Utility::Prepare { name, types, statement } => {
+                self.name_statement(name, types, statement).and_then(|()| done(tag))
+            }
+            Utility::Execute { name, args } => self.execute_named(name, args).await,
+            Utility::Deallocate { name } => self.deallocate(name.as_deref()).and_then(|()| done(tag)),
+            Utility::DeclareCursor(declare) => self.declare(declare).await.and_then(|()| done(tag)),
+            Utility::Fetch(fetch) => {
+                let (fields, rows) = self.fetch(fetch)?;
+                let tag = format!("FETCH {}", rows.len());
+                Ok(Answer::Rows(Rows::new(fields, rows, tag)))
+            }
+            Utility::Move(fetch) => {
+                let (_, rows) = self.fetch(fetch)?;
+                done(format!("MOVE {}", rows.len()))
+            }
+            Utility::CloseCursor { name } => self.close_cursor(name.as_deref()).and_then(|()| done(tag)),
+            Utility::Copy(statement) => copy::start(self, statement).await,
+            Utility::Truncate { tables, restart, notices } => {
+                self.notices.extend(notices.iter().map(|notice| ("NOTICE", notice.clone())));
+                self.truncate(tables, restart).await.and_then(|()| done(tag))
+            }
+            Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => done(tag),
+            Utility::Ddl(change) => self.ddl(change, prepared).await,
+            Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
+        }
+    }
+
+    fn shown(&self, utility: &Utility, rows: Vec<Vec<Value>>) -> Answer {
+        Answer::Rows(Rows::new(fields(utility).unwrap_or_default(), rows, "SHOW".into()))
+    }
+
+    /// What a setting's value must be true of besides itself.
+    pub(super) fn check_setting(&self, name: &str, value: &str) -> Result<()> {
+        let name = name.to_ascii_lowercase();
+        match name.as_str() {
+            TENANT | NULL_TENANT if self.tenant_is_fixed => {
+                Err(SqlError::new("42501", "permission denied to change the tenant of this role"))
+            }
+            "role" if value != "none" && value != self.user => {
+                Err(SqlError::unsupported("SET ROLE to another role is not supported"))
+            }
+            "session_authorization" if value != self.user => {
+                Err(SqlError::unsupported("SET SESSION AUTHORIZATION to another role is not supported"))
+            }
+            "timezone" if isles_sql::text::Zone::of_setting(value).is_none() => {
+                Err(SqlError::new("22023", format!("invalid value for parameter \"TimeZone\": \"{value}\"")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn set(&mut self, name: &str, value: &SetValue, scope: SetScope) -> Result<()> {
+        let local = scope == SetScope::Local;
+        if local && self.open.is_none() {
+            self.warn("25P01", "SET LOCAL can only be used in transaction blocks");
+            return Ok(());
+        }
+        // A change of the tenant within a transaction would let one transaction write for two.
+        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
+            return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
+        }
+        match (name, value) {
+            ("transaction_isolation" | "transaction_read_only", SetValue::Text(value)) => {
+                self.settings.set(name, value, true)?;
+                let said = isles_sql::bind::utility::TransactionModes {
+                    isolation: (name == "transaction_isolation").then(|| isolation_of(value)).flatten(),
+                    read_only: (name == "transaction_read_only").then(|| self.settings.is_on(name)),
+                    deferrable: None,
+                };
+                self.set_transaction(said, SetScope::Local).await
+            }
+            (_, SetValue::Default) => {
+                if self.tenant_is_fixed {
+                    self.check_setting(name, "")?;
+                }
+                self.settings.reset(name, local)
+            }
+            (_, SetValue::Text(value)) => {
+                self.check_setting(name, value)?;
+                self.settings.set(name, value, local)
+            }
+        }
+    }
+
+    async fn has_begun(&self) -> bool {
+        self.slot.lock().await.schema().is_some()
+    }
+
+    fn reset(&mut self, name: &str) -> Result<()> {
+        if self.tenant_is_fixed {
+            self.check_setting(name, "")?;
+        }
+        self.settings.reset(name, false)
+    }
+
+    async fn show_isles(&self, what: ShowIsles) -> Result<Vec<Vec<Value>>> {
+        match what {
+            ShowIsles::Shards => self.show_shards().await,
+            ShowIsles::Tables => Ok(show_tables(&self.database.schema())),
+            ShowIsles::Routes => Ok(self.show_routes()),
+            ShowIsles::Limits => Ok(show_limits()),
+        }
+    }
+
+    async fn show_shards(&self) -> Result<Vec<Vec<Value>>> {
+        let mut rows = Vec::new();
+        for (name, engine) in self.database.shards.all() {
+            let engine = match engine {
+                Engine::Sqlite => "sqlite",
+                Engine::Postgres => "postgres",
+            };
+            let stats = match self.database.shards.get(&name).await {
+                Ok(shard) => shard.stats().await,
+                Err(error) => Err(error),
+            };
+            let (status, stats) = match stats {
+                Ok(stats) => ("open".to_string(), stats),
+                Err(error) => (error.to_string(), Default::default()),
+            };
+            let number = |n: u64| Value::Int(n as i64);
+            rows.push(vec![
+                Value::text(name.as_str()),
+                Value::text(engine),
+                Value::Text(status),
+                number(stats.bytes),
+                number(stats.seq.0),
+                number(stats.commits),
+            ]);
+        }
+        Ok(rows)
+    }
+
+    fn show_routes(&self) -> Vec<Vec<Value>> {
+        let policy = self.database.routing.current();
+        let mut rows = Vec::new();
+        for (group, ranges) in policy.groups() {
+            for range in ranges {
+                rows.push(vec![
+                    Value::text(group.as_str()),
+                    Value::Int(i64::from(range.first.0)),
+                    Value::Int(i64::from(range.last.0)),
+                    Value::text(range.shard.as_str()),
+                ]);
+            }
+        }
+        rows
+    }
+
+    async fn discard(&mut self, what: Discard) -> Result<()> {
+        match what {
+            Discard::All => {
+                if self.in_block() {
+                    return Err(SqlError::new("25001", "DISCARD ALL cannot run inside a transaction block"));
+                }
+                self.roll_back().await;
+                self.settings.reset_all();
+                self.named.clear();
+                self.cursors.clear();
+                self.forget_sequences();
+            }
+            Discard::Sequences => self.forget_sequences(),
+            // Plans are the database's, and there are no temporary tables.
+            Discard::Plans | Discard::Temp => {}
+        }
+        Ok(())
+    }
+
+    fn forget_sequences(&mut self) {
+        *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Default::default();
+    }
+
+    fn name_statement(&mut self, name: &str, types: &[Type], statement: &str) -> Result<()> {
+        if self.named.contains_key(name) {
+            return Err(SqlError::new("42P05", format!("prepared statement \"{name}\" already exists")));
+        }
+        if self.named.len() >= MAX_NAMED {
+            return Err(SqlError::new("54000", format!("a session has at most {MAX_NAMED} prepared statements")));
+        }
+        let types: Vec<Oid> = types.iter().map(|ty| ty.oid).collect();
+        let prepared = self.prepare_now(statement, &types)?;
+        self.named.insert(name.into(), prepared);
+        Ok(())
+    }
+
+    async fn execute_named(&mut self, name: &str, args: &[String]) -> Result<Answer> {
+        let missing = || SqlError::new("26000", format!("prepared statement \"{name}\" does not exist"));
+        let prepared = self.named.get(name).cloned().ok_or_else(missing)?;
+        if args.len() != prepared.params.len() {
+            let message = format!("wrong number of parameters for prepared statement \"{name}\"");
+            let detail = format!("Expected {} parameters but got {}.", prepared.params.len(), args.len());
+            return Err(SqlError::new("42601", message).with_detail(detail));
+        }
+        let params = self.arguments(&prepared.params, args).await?;
+        Box::pin(self.execute_now(&prepared, params)).await
+    }
+
+    /// Computes expressions that are assigned to types.
+    async fn arguments(&mut self, types: &[Oid], args: &[String]) -> Result<Vec<Value>> {
+        if args.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cast = |(arg, ty): (&String, &Oid)| {
+            format!("CAST(({arg}) AS {})", isles_sql::builtins::format_type(Type::of(*ty)))
+        };
+        let targets: Vec<String> = args.iter().zip(types).map(cast).collect();
+        let (_, mut rows) = self.query(&format!("SELECT {}", targets.join(", "))).await?;
+        rows.pop().ok_or_else(|| SqlError::new("XX000", "arguments gave no row"))
+    }
+
+    /// Runs a query of our own and gathers its rows.
+    pub(super) async fn query(&mut self, sql: &str) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
+        let prepared = self.prepare_now(sql, &[])?;
+        let guard = self.hold_schema().await?;
+        let prepared = self.current(&prepared, &guard)?;
+        match &prepared.compiled {
+            Compiled::Rows { plan, kind } => {
+                let (rows, _) = self.run_plan(plan, *kind, &[], guard).await?;
+                Ok((prepared.fields.clone().unwrap_or_default(), rows))
+            }
+            _ => Err(SqlError::new("42601", "a query is expected")),
+        }
+    }
+
+    fn deallocate(&mut self, name: Option<&str>) -> Result<()> {
+        match name {
+            None => self.named.clear(),
+            Some(name) => {
+                let missing = || SqlError::new("26000", format!("prepared statement \"{name}\" does not exist"));
+                self.named.remove(name).ok_or_else(missing)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn declare(&mut self, declare: &DeclareCursor) -> Result<()> {
+        if !declare.hold && !self.in_block() {
+            return Err(SqlError::new("25P01", "DECLARE CURSOR can only be used in transaction blocks"));
+        }
+        if self.cursors.contains_key(&declare.name) {
+            return Err(SqlError::new("42P03", format!("cursor \"{}\" already exists", declare.name)));
+        }
+        if self.cursors.len() >= MAX_CURSORS {
+            return Err(SqlError::new("54000", format!("a session has at most {MAX_CURSORS} cursors")));
+        }
+        let (fields, rows) = self.query(&declare.query).await?;
+        let mut cursor = Cursor::new(fields, rows, declare.hold, declare.scroll, self.depth())?;
+        cursor.fresh = self.open.is_some();
+        self.cursors.insert(declare.name.clone(), cursor);
+        Ok(())
+    }
+
+    fn fetch(&mut self, fetch: &Fetch) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
+        let missing = || SqlError::new("34000", format!("cursor \"{}\" does not exist", fetch.cursor));
+        let cursor = self.cursors.get_mut(&fetch.cursor).ok_or_else(missing)?;
+        let rows = cursor.fetch(fetch.from)?;
+        Ok((cursor.fields.clone(), rows))
+    }
+
+    fn close_cursor(&mut self, name: Option<&str>) -> Result<()> {
+        match name {
+            None => self.cursors.clear(),
+            Some(name) => {
+                let missing = || SqlError::new("34000", format!("cursor \"{name}\" does not exist"));
+                self.cursors.remove(name).ok_or_else(missing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of all these tables, in one transaction.
+    async fn truncate(&mut self, tables: &[String], restart: &[String]) -> Result<()> {
+        let alone = self.open.is_none();
+        if alone {
+            self.begin_implicit();
+        }
+        let done = self.delete_all(tables).await;
+        let ended = match (alone, done.is_ok()) {
+            (true, true) => self.commit().await,
+            (true, false) => {
+                self.roll_back().await;
+                Ok(())
+            }
+            (false, _) => Ok(()),
+        };
+        done.and(ended)?;
+        let schema = self.database.schema();
+        for sequence in restart.iter().filter_map(|name| schema.sequences.get(name)) {
+            self.database.sequences.set(sequence, sequence.start, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_all(&mut self, tables: &[String]) -> Result<()> {
+        for table in tables {
+            let sql = format!("DELETE FROM \"public\".\"{}\"", table.replace('"', "\"\""));
+            self.query(&sql).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes the schema. The statement is bound anew if the schema was another one when it was.
+    async fn ddl(&mut self, change: &DdlChange, prepared: &Arc<Prepared>) -> Result<Answer> {
+        if self.in_block() || self.has_begun().await {
+            return Err(SqlError::unsupported(format!("{} cannot run inside a transaction block", change.tag))
+                .with_hint("run it on its own: it takes effect on all shards at once, or on none"));
+        }
+        let mut change = change.clone();
+        let mut version = prepared.version;
+        for _ in 0..DDL_ATTEMPTS {
+            let schema = self.database.schema();
+            if schema.version != version {
+                let fresh = self.prepare_now(&prepared.sql, &[])?;
+                version = fresh.version;
+                match &fresh.compiled {
+                    Compiled::Utility(utility) => match &**utility {
+                        Utility::Ddl(fresh) => change = DdlChange::clone(fresh),
+                        _ => return Err(SqlError::new("XX000", "the statement has become another one")),
+                    },
+                    _ => return Err(SqlError::new("XX000", "the statement has become another one")),
+                }
+            }
+            match self.apply_ddl(&change, version).await {
+                Err(error) if error.sqlstate == "40001" => {}
+                result => return result,
+            }
+        }
+        Err(SqlError::new("40001", "the schema keeps changing"))
+    }
+
+    async fn apply_ddl(&mut self, change: &DdlChange, version: isles_kernel::names::SchemaVersion) -> Result<Answer> {
+        let mut schema = self.database.schema();
+        if !change.changes.is_empty() {
+            schema = self.database.change_schema(version, change.changes.clone()).await?;
+        }
+        for notice in &change.notices {
+            self.notices.push(("NOTICE", notice.clone()));
+        }
+        for (name, value) in &change.restarts {
+            if let Some(sequence) = schema.sequences.get(name) {
+                self.database.sequences.set(sequence, *value, false).await?;
+            }
+        }
+        match &change.then {
+            None => done(change.tag),
+            Some(sql) => {
+                let prepared = self.prepare_now(sql, &[])?;
+                match Box::pin(self.execute_now(&prepared, Vec::new())).await? {
+                    Answer::Done { tag } => done(tag.replace("INSERT 0", change.tag)),
+                    other => Ok(other),
+                }
+            }
+        }
+    }
+
+    async fn role(&mut self, role: &RoleStatement) -> Result<()> {
+        let _ = role;
+        Err(SqlError::unsupported("roles are not managed by SQL").with_hint("use the command line"))
+    }
+}
+
+fn isolation_of(value: &str) -> Option<isles_sql::bind::utility::IsolationLevel> {
+    use isles_sql::bind::utility::IsolationLevel;
+    Some(match value.to_ascii_lowercase().as_str() {
+        "serializable" => IsolationLevel::Serializable,
+        "repeatable read" => IsolationLevel::RepeatableRead,
+        "read committed" => IsolationLevel::ReadCommitted,
+        "read uncommitted" => IsolationLevel::ReadUncommitted,
+        _ => return None,
+    })
+}
+
+fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
+    let row = |table: &isles_kernel::schema::Table| {
+        let (kind, group, shard_by, buckets) = match &table.kind {
+            TableKind::Hash { group, shard_by, buckets } => (
+                "hash",
+                Value::text(group.as_str()),
+                Value::Text(shard_by.join(", ")),
+                Value::Text(buckets.to_string()),
+            ),
+            TableKind::Tenant => ("tenant", Value::Null, Value::Null, Value::Null),
+            TableKind::Reference => ("reference", Value::Null, Value::Null, Value::Null),
+            TableKind::Global => ("global", Value::Null, Value::Null, Value::Null),
+        };
+        vec![Value::text(table.name.as_str()), Value::text(kind), group, shard_by, buckets]
+    };
+    schema.tables.values().map(row).collect()
+}
+
+fn show_limits() -> Vec<Vec<Value>> {
+    let limits: [(&str, u64); 9] = [
+        ("rows gathered by a statement", bounds::MAX_ROWS as u64),
+        ("bytes gathered by a statement", bounds::MAX_BYTES as u64),
+        ("seconds of a statement without a timeout of its own", bounds::MAX_TIME.as_secs()),
+        ("bytes of a statement", isles_sql::parse::MAX_BYTES as u64),
+        ("nesting of a statement", isles_sql::parse::MAX_NESTING as u64),
+        ("parameters of a statement", isles_engine::shard::MAX_PARAMETERS as u64),
+        ("bytes that a transaction over several shards changes on one", isles_engine::shard::MAX_REDO_BYTES as u64),
+        ("cursors of a session", MAX_CURSORS as u64),
+        ("prepared statements of a session", MAX_NAMED as u64),
+    ];
+    limits.iter().map(|(name, limit)| vec![Value::text(*name), Value::Text(limit.to_string())]).collect()
+}

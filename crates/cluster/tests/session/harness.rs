@@ -1,0 +1,106 @@
+//! A database in a temporary folder, and clients that speak SQL to it.
+
+use isles_cluster::database::{Config, Database};
+use isles_cluster::session::{Answer, Login, Session, Status};
+use isles_engine::env::{Env, TokioEnv};
+use isles_kernel::error::SqlError;
+use isles_kernel::value::Value;
+use isles_sql::text;
+use std::sync::Arc;
+
+/// A database that is gone with the test.
+pub struct Db {
+    pub database: Arc<Database>,
+    pub folder: tempfile::TempDir,
+}
+
+pub fn env() -> Arc<dyn Env> {
+    Arc::new(TokioEnv::current())
+}
+
+impl Db {
+    pub async fn sqlite(shards: usize) -> Db {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::open(Config::sqlite(folder.path(), shards), env()).await.expect("it opens");
+        Db { database, folder }
+    }
+
+    pub async fn postgres(urls: Vec<String>) -> Db {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::open(Config::postgres(folder.path(), urls), env()).await.expect("it opens");
+        Db { database, folder }
+    }
+
+    pub fn client(&self) -> Client {
+        let login = Login { user: "alice".into(), database: "isles".into(), settings: Vec::new() };
+        Client { session: self.database.session(login).expect("a session") }
+    }
+
+    /// Closes it and opens it again, as a restart does.
+    pub async fn restart(self, shards: usize) -> Db {
+        self.database.close().await.expect("it closes");
+        let Db { database, folder } = self;
+        drop(database);
+        let database = Database::open(Config::sqlite(folder.path(), shards), env()).await.expect("it opens again");
+        Db { database, folder }
+    }
+}
+
+pub struct Client {
+    pub session: Session,
+}
+
+fn shown(value: &Value, ty: isles_sql::types::Type) -> String {
+    if value.is_null() {
+        return "∅".into();
+    }
+    let mut out = Vec::new();
+    text::output(value, ty, &text::Settings::default(), &mut out);
+    String::from_utf8(out).expect("texts are UTF-8")
+}
+
+impl Client {
+    /// Runs one statement and shows what came of it: rows as `a|b`, each on its own, or the tag.
+    pub async fn try_run(&mut self, sql: &str) -> Result<Vec<String>, SqlError> {
+        self.try_with(sql, Vec::new()).await
+    }
+
+    pub async fn try_with(&mut self, sql: &str, params: Vec<Value>) -> Result<Vec<String>, SqlError> {
+        let prepared = self.session.prepare(sql, &[]).await?;
+        match self.session.execute(&prepared, params).await? {
+            Answer::Rows(mut rows) => {
+                let fields = rows.fields.clone();
+                let mut lines = Vec::new();
+                while let Some(batch) = rows.next(100).await? {
+                    for row in batch {
+                        let texts: Vec<String> = row.iter().zip(&fields).map(|(v, f)| shown(v, f.ty)).collect();
+                        lines.push(texts.join("|"));
+                    }
+                }
+                Ok(lines)
+            }
+            Answer::Done { tag } => Ok(vec![tag]),
+            Answer::Empty => Ok(Vec::new()),
+            _ => panic!("a copy"),
+        }
+    }
+
+    pub async fn run(&mut self, sql: &str) -> Vec<String> {
+        match self.try_run(sql).await {
+            Ok(lines) => lines,
+            Err(error) => panic!("{sql}: {error} {:?}", error.hint),
+        }
+    }
+
+    /// The SQLSTATE of what must fail.
+    pub async fn fails(&mut self, sql: &str) -> &'static str {
+        match self.try_run(sql).await {
+            Ok(lines) => panic!("{sql} gave {lines:?}"),
+            Err(error) => error.sqlstate,
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.session.status()
+    }
+}

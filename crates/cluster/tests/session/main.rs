@@ -1,0 +1,8 @@
+//! Sessions, with SQL text, over real shards.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+mod harness;
+mod postgres;
+mod statements;
+mod transactions;

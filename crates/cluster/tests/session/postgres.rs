@@ -1,0 +1,69 @@
+//! The same over PostgreSQL shards, and commits over several of them whose coordinator or server dies.
+
+use crate::harness::{Db, env};
+use isles_cluster::commit::Planted;
+use isles_cluster::database::{Config, Database};
+use isles_sim::pgserver::{PgOptions, PgServer};
+
+fn server() -> PgServer {
+    PgServer::start(PgOptions { fsync: false, settings: vec!["max_prepared_transactions=20".into()] })
+}
+
+fn urls(server: &PgServer, count: usize) -> Vec<String> {
+    (0..count).map(|_| server.create_database()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_and_transactions_over_postgresql_shards() {
+    let server = server();
+    let db = Db::postgres(urls(&server, 2)).await;
+    let mut client = db.client();
+    assert_eq!(client.run("SHOW default_transaction_isolation").await, vec!["read committed"]);
+    client.run("CREATE TABLE t (id int PRIMARY KEY, v text)").await;
+    assert_eq!(client.run("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')").await, vec!["INSERT 0 4"]);
+    assert_eq!(client.run("SELECT id, v FROM t ORDER BY id").await, vec!["1|a", "2|b", "3|c", "4|d"]);
+    assert_eq!(client.run("SELECT v FROM t WHERE id = 3").await, vec!["c"]);
+    client.run("BEGIN").await;
+    assert_eq!(client.run("UPDATE t SET v = upper(v)").await, vec!["UPDATE 4"]);
+    client.run("ROLLBACK").await;
+    assert_eq!(client.run("SELECT count(*) FROM t WHERE v = 'a'").await, vec!["1"]);
+    client.run("BEGIN").await;
+    client.run("UPDATE t SET v = upper(v)").await;
+    client.run("COMMIT").await;
+    assert_eq!(client.run("SELECT v FROM t ORDER BY id").await, vec!["A", "B", "C", "D"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_prepared_transactions_a_write_to_several_shards_is_refused() {
+    let server = PgServer::start(PgOptions { fsync: false, settings: vec!["max_prepared_transactions=0".into()] });
+    let db = Db::postgres(urls(&server, 2)).await;
+    let mut client = db.client();
+    client.run("CREATE TABLE t (id int PRIMARY KEY)").await;
+    assert_eq!(client.fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "0A000");
+    assert_eq!(client.run("SELECT count(*) FROM t").await, vec!["0"]);
+}
+
+/// I-20: what was not decided is rolled back, and what was decided is committed, after the coordinator has died and the
+/// server was killed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn prepared_transactions_follow_the_decision_after_a_death() {
+    for (planted, expected) in [(Planted::DieAfterPledge, "0"), (Planted::DieAfterDecision, "6")] {
+        let server = server();
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::postgres(folder.path(), urls(&server, 3));
+        config.planted = Some(planted);
+        {
+            let database = Database::open(config.clone(), env()).await.unwrap();
+            let db = Db { database, folder: tempfile::tempdir().unwrap() };
+            let mut client = db.client();
+            client.run("CREATE TABLE t (id int PRIMARY KEY)").await;
+            assert_eq!(client.fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "08007");
+        }
+        server.kill9();
+        server.restart();
+        config.planted = None;
+        let database = Database::open(config, env()).await.unwrap();
+        let db = Db { database, folder };
+        assert_eq!(db.client().run("SELECT count(*) FROM t").await, vec![expected], "{planted:?}");
+    }
+}

@@ -1,0 +1,118 @@
+//! One shard's part of a commit over several: `PREPARE TRANSACTION`, and the word.
+//!
+//! The server keeps a prepared transaction through crashes, with its locks and so with its fences, until somebody says
+//! `COMMIT PREPARED` or `ROLLBACK PREPARED`. One that is not there any more has been ended by whoever came first, which
+//! was right: all who say the word know the same decision.
+//!
+//! The server knows prepared transactions by names that are its own and not a database's. Several shards may be on one
+//! server, so each adds its own name to the pledge's.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-20  a pledge that was decided on is kept, whatever crashes
+
+use super::fault;
+use super::pool::Connections;
+use super::transaction::bounded;
+use crate::env::Env;
+use crate::error::{Result, ShardError, SqlError};
+use crate::shard::{Limits, Pledge};
+use async_trait::async_trait;
+use isles_kernel::names::{PledgeId, ShardId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Saying the word is one round trip and a flush; a server that needs longer is asked again later.
+const WORD_LIMIT: Duration = Duration::from_secs(10);
+
+/// The server knows of no such prepared transaction.
+const UNKNOWN: &str = "42704";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Commit,
+    Rollback,
+}
+
+/// The server's name for a shard's part of a pledge.
+fn name(id: &PledgeId, shard: &ShardId) -> String {
+    format!("{id}.{shard}")
+}
+
+/// As a commit: a client may have made it asynchronous.
+pub(super) fn prepare_text(id: &PledgeId, shard: &ShardId) -> String {
+    format!("SET LOCAL synchronous_commit = on; PREPARE TRANSACTION '{}'", name(id, shard))
+}
+
+/// A server that is not set up for it says so in its own words; ours say what to do.
+pub(super) fn refusal(error: ShardError) -> ShardError {
+    match &error {
+        ShardError::Statement(sql) if sql.sqlstate == "55000" && sql.message.contains("prepared transactions") => {
+            let message = "transactions over several shards are not possible on this shard";
+            let hint = "set max_prepared_transactions of its PostgreSQL server to at least its max_connections";
+            ShardError::Statement(SqlError::unsupported(message).with_detail(sql.message.clone()).with_hint(hint))
+        }
+        _ => error,
+    }
+}
+
+/// Ends a prepared transaction, if it is there.
+pub(super) async fn end(control: &Connections, shard: &ShardId, id: &PledgeId, word: Word) -> Result<()> {
+    let text = match word {
+        Word::Commit => format!("COMMIT PREPARED '{}'", name(id, shard)),
+        Word::Rollback => format!("ROLLBACK PREPARED '{}'", name(id, shard)),
+    };
+    let conn = control.lend().await?;
+    match conn.batch_execute(&text).await {
+        Ok(()) => {}
+        Err(error) if error.code().is_some_and(|code| code.code() == UNKNOWN) => {}
+        Err(error) => return Err(fault::before_commit(error)),
+    }
+    conn.keep();
+    Ok(())
+}
+
+pub(super) async fn list(control: &Connections, shard: &ShardId, prefix: &str) -> Result<Vec<PledgeId>> {
+    let conn = control.lend().await?;
+    let text = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, $1)";
+    let rows = conn.rows(text, &[&prefix]).await?;
+    conn.keep();
+    // A name that is not one of ours is somebody else's.
+    let pledge = |row: &tokio_postgres::Row| {
+        let (id, of) = row.get::<_, &str>(0).rsplit_once('.')?;
+        if of == shard.as_str() { PledgeId::new(id).ok() } else { None }
+    };
+    Ok(rows.iter().filter_map(pledge).collect())
+}
+
+pub(super) struct PgPledge {
+    control: Arc<Connections>,
+    env: Arc<dyn Env>,
+    shard: ShardId,
+    id: PledgeId,
+}
+
+impl PgPledge {
+    pub(super) fn new(control: Arc<Connections>, env: Arc<dyn Env>, shard: ShardId, id: PledgeId) -> PgPledge {
+        PgPledge { control, env, shard, id }
+    }
+
+    async fn say(&self, word: Word) -> Result<()> {
+        let work = Box::pin(end(&self.control, &self.shard, &self.id, word));
+        bounded(self.env.as_ref(), &Limits::default(), WORD_LIMIT, work).await?
+    }
+}
+
+#[async_trait]
+impl Pledge for PgPledge {
+    fn redo(&self) -> Option<&[u8]> {
+        None
+    }
+
+    async fn commit(self: Box<Self>) -> Result<()> {
+        self.say(Word::Commit).await
+    }
+
+    async fn rollback(self: Box<Self>) -> Result<()> {
+        self.say(Word::Rollback).await
+    }
+}

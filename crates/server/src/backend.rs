@@ -1,0 +1,43 @@
+//! The database behind the doors, as the doors need it: roles to check, sessions to speak with.
+
+use crate::config::{Config, Shards};
+use isles_cluster::catalog::Catalog;
+use isles_cluster::database::{self, Database};
+use isles_cluster::session::{Login, Session};
+use isles_engine::env::TokioEnv;
+use isles_kernel::error::SqlError;
+use std::sync::Arc;
+
+pub(crate) struct Backend {
+    database: Arc<Database>,
+}
+
+impl Backend {
+    /// Opens the database of a configuration, or makes it.
+    pub(crate) async fn open(config: &Config) -> Result<Backend, SqlError> {
+        let place = match &config.shards {
+            Shards::Sqlite(count) => database::Config::sqlite(&config.data, *count),
+            Shards::Postgres(urls) => database::Config::postgres(&config.data, urls.clone()),
+        };
+        let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
+        Ok(Backend { database })
+    }
+
+    pub(crate) fn catalog(&self) -> Arc<dyn Catalog> {
+        Arc::clone(self.database.catalog())
+    }
+
+    /// A session for one who has logged in. `tenant` is the one that the role is fixed to.
+    pub(crate) fn session(&self, login: Login, tenant: Option<String>) -> Result<Session, SqlError> {
+        match tenant {
+            None => self.database.session(login),
+            // A session could set another one, and this role may not.
+            Some(_) => Err(SqlError::unsupported("roles that are fixed to a tenant cannot log in yet")),
+        }
+    }
+
+    /// Lets what runs end, and closes everything.
+    pub(crate) async fn close(&self) -> Result<(), SqlError> {
+        self.database.close().await
+    }
+}

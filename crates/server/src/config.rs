@@ -1,0 +1,328 @@
+//! The configuration of `isles serve`: command line, then environment, then file, then defaults.
+//!
+//!     Given (arguments, environment) ┐
+//!     File (TOML)                    ├──resolve──► Config, checked whole
+//!     defaults                       ┘
+//!
+//! A key that is not known is refused: a misspelt limit is no limit.
+
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Beside PostgreSQL's own 5432, so that both can run.
+const LISTEN: &str = "127.0.0.1:5499";
+const HTTP: &str = "127.0.0.1:5480";
+const SHARDS: usize = 4;
+
+/// What the command line and the environment say.
+#[derive(clap::Args, Debug, Default, Clone)]
+pub(crate) struct Given {
+    /// Where the database keeps its files
+    #[arg(long, value_name = "DIR", env = "ISLES_DATA")]
+    pub(crate) data: Option<PathBuf>,
+    /// How many SQLite shards a new database has
+    #[arg(long, value_name = "N", env = "ISLES_SHARDS", conflicts_with = "postgres")]
+    pub(crate) shards: Option<usize>,
+    /// PostgreSQL databases to be the shards, in order; in the environment, with spaces between
+    #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ' ', hide_env_values = true)]
+    pub(crate) postgres: Vec<String>,
+    /// Where PostgreSQL clients connect [default: 127.0.0.1:5499]
+    #[arg(long, value_name = "ADDR", env = "ISLES_LISTEN")]
+    pub(crate) listen: Option<String>,
+    /// Where HTTP is served, or "off" [default: 127.0.0.1:5480]
+    #[arg(long, value_name = "ADDR", env = "ISLES_HTTP")]
+    pub(crate) http: Option<String>,
+    /// The certificate chain for TLS, a PEM file
+    #[arg(long, value_name = "FILE", env = "ISLES_TLS_CERTIFICATE", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The certificate's key, a PEM file
+    #[arg(long, value_name = "FILE", env = "ISLES_TLS_KEY", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Refuse connections without TLS, from this machine too
+    #[arg(long, env = "ISLES_REQUIRE_TLS")]
+    pub(crate) require_tls: bool,
+    /// How logs are written
+    #[arg(long, value_name = "FORMAT", env = "ISLES_LOG_FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, trace, or by module
+    #[arg(long = "log", value_name = "LEVEL", env = "ISLES_LOG")]
+    pub(crate) log_level: Option<String>,
+}
+
+#[derive(clap::ValueEnum, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// The configuration file.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    data: Option<PathBuf>,
+    shards: Option<usize>,
+    #[serde(default)]
+    postgres: Vec<String>,
+    listen: Option<String>,
+    http: Option<String>,
+    #[serde(default)]
+    tls: FileTls,
+    #[serde(default)]
+    log: FileLog,
+    #[serde(default)]
+    limits: Limits,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+struct FileTls {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    require: bool,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+struct FileLog {
+    format: Option<LogFormat>,
+    level: Option<String>,
+}
+
+/// Bounds of what clients can make the server do.
+#[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    /// Sessions at once. PostgreSQL has 100, each a process; ours are cheaper.
+    pub(crate) connections: usize,
+    /// Sessions kept for administrators when all others are taken.
+    pub(crate) admin_connections: usize,
+    /// The largest message of a client.
+    pub(crate) message_bytes: usize,
+    /// From the first byte to the end of authentication.
+    pub(crate) startup_seconds: u64,
+    /// How long running transactions may go on when the server stops.
+    pub(crate) shutdown_seconds: u64,
+    /// The largest body of an HTTP request.
+    pub(crate) http_body_bytes: usize,
+    /// Rows and bytes of an HTTP answer.
+    pub(crate) http_rows: usize,
+    pub(crate) http_answer_bytes: usize,
+    /// HTTP requests that run at once; more are refused.
+    pub(crate) http_requests: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 500,
+            admin_connections: 3,
+            message_bytes: 64 << 20,
+            startup_seconds: 10,
+            shutdown_seconds: 10,
+            http_body_bytes: 8 << 20,
+            http_rows: 10_000,
+            http_answer_bytes: 32 << 20,
+            http_requests: 200,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn startup(&self) -> Duration {
+        Duration::from_secs(self.startup_seconds)
+    }
+
+    pub(crate) fn shutdown(&self) -> Duration {
+        Duration::from_secs(self.shutdown_seconds)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Shards {
+    /// So many SQLite files.
+    Sqlite(usize),
+    /// PostgreSQL databases, by their URLs.
+    Postgres(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// What the server runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) data: PathBuf,
+    pub(crate) shards: Shards,
+    pub(crate) listen: SocketAddr,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) require_tls: bool,
+    pub(crate) log_format: LogFormat,
+    pub(crate) log_level: String,
+    pub(crate) limits: Limits,
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Invalid {
+    pub(crate) field: &'static str,
+    pub(crate) message: String,
+    pub(crate) hint: Option<&'static str>,
+}
+
+fn invalid(field: &'static str, message: impl Into<String>) -> Invalid {
+    Invalid { field, message: message.into(), hint: None }
+}
+
+/// Reads a configuration file.
+pub(crate) fn parse(text: &str) -> Result<File, Invalid> {
+    toml::from_str(text).map_err(|fault| invalid("file", fault.to_string().trim_end().to_owned()))
+}
+
+/// Puts the sources together. Files that are named within `file` are relative to its folder.
+pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config, Invalid> {
+    let beside = |path: PathBuf| folder.join(path);
+    let listen = given.listen.or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
+    let http = given.http.or(file.http).unwrap_or_else(|| HTTP.to_owned());
+    let given_tls = given.tls_certificate.zip(given.tls_key);
+    let file_tls = file.tls.certificate.map(beside).zip(file.tls.key.map(beside));
+    let config = Config {
+        data: given.data.or(file.data.map(beside)).unwrap_or_else(|| "isles-data".into()),
+        shards: shards(given.shards, given.postgres, file.shards, file.postgres)?,
+        listen: address("listen", &listen)?,
+        http: if http == "off" { None } else { Some(address("http", &http)?) },
+        tls: given_tls.or(file_tls).map(|(certificate, key)| TlsFiles { certificate, key }),
+        require_tls: given.require_tls || file.tls.require,
+        log_format: given.log_format.or(file.log.format).unwrap_or_default(),
+        log_level: given.log_level.or(file.log.level).unwrap_or_else(|| "info".to_owned()),
+        limits: file.limits,
+    };
+    check(config)
+}
+
+fn shards(
+    given: Option<usize>,
+    given_urls: Vec<String>,
+    file: Option<usize>,
+    file_urls: Vec<String>,
+) -> Result<Shards, Invalid> {
+    match (given, given_urls, file, file_urls) {
+        (_, urls, _, _) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
+        (Some(count), ..) => Ok(Shards::Sqlite(count)),
+        (None, _, Some(_), urls) if !urls.is_empty() => {
+            Err(invalid("shards", "shards are either a number of SQLite files or PostgreSQL databases, not both"))
+        }
+        (None, _, _, urls) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
+        (None, _, count, _) => Ok(Shards::Sqlite(count.unwrap_or(SHARDS))),
+    }
+}
+
+fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
+    let text = text.replace("localhost:", "127.0.0.1:");
+    text.parse().map_err(|_| Invalid {
+        hint: Some("an address is an IP and a port, such as 127.0.0.1:5499 or [::]:5499"),
+        ..invalid(field, format!("{text} is no address"))
+    })
+}
+
+fn check(config: Config) -> Result<Config, Invalid> {
+    if config.shards == Shards::Sqlite(0) {
+        return Err(invalid("shards", "a database has at least one shard"));
+    }
+    let limits = &config.limits;
+    for (field, value, least) in [
+        ("limits.connections", limits.connections, 1),
+        ("limits.message_bytes", limits.message_bytes, 64 << 10),
+        ("limits.startup_seconds", limits.startup_seconds as usize, 1),
+        ("limits.http_body_bytes", limits.http_body_bytes, 1),
+        ("limits.http_requests", limits.http_requests, 1),
+    ] {
+        if value < least {
+            return Err(invalid(field, format!("{field} is {value}, and at least {least} is needed")));
+        }
+    }
+    // A length of the protocol has 31 bits.
+    if limits.message_bytes > 1 << 30 {
+        return Err(invalid("limits.message_bytes", "limits.message_bytes is above 1 GiB"));
+    }
+    if config.require_tls && config.tls.is_none() {
+        return Err(Invalid { hint: Some(TLS_HINT), ..invalid("tls", "TLS is required, and there is no certificate") });
+    }
+    let addresses = [Some(config.listen), config.http];
+    match addresses.into_iter().flatten().find(|address| !address.ip().is_loopback()) {
+        Some(address) if config.tls.is_none() => Err(Invalid {
+            hint: Some(TLS_HINT),
+            ..invalid("listen", format!("{address} can be reached from other machines, and there is no certificate"))
+        }),
+        _ => Ok(config),
+    }
+}
+
+const TLS_HINT: &str = "give --tls-certificate and --tls-key, or listen on 127.0.0.1";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn resolved(given: Given, text: &str) -> Result<Config, Invalid> {
+        resolve(given, parse(text)?, Path::new("/etc/isles"))
+    }
+
+    #[test]
+    fn defaults_need_nothing() {
+        let config = resolved(Given::default(), "").unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:5499");
+        assert_eq!((config.shards, config.data), (Shards::Sqlite(4), PathBuf::from("isles-data")));
+        assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn what_is_given_wins_over_the_file_and_the_file_over_defaults() {
+        let text = "data = 'd'\nshards = 8\nlisten = '127.0.0.1:1'\nhttp = 'off'\n[limits]\nconnections = 7\n";
+        let config = resolved(Given::default(), text).unwrap();
+        assert_eq!((config.shards, config.data), (Shards::Sqlite(8), PathBuf::from("/etc/isles/d")));
+        assert_eq!((config.listen.port(), config.http, config.limits.connections), (1, None, 7));
+        let given = Given { shards: Some(2), listen: Some("localhost:2".into()), ..Given::default() };
+        let config = resolved(given, text).unwrap();
+        assert_eq!((config.shards, config.listen.port()), (Shards::Sqlite(2), 2));
+        let given = Given { postgres: vec!["postgres://a".into()], ..Given::default() };
+        assert_eq!(resolved(given, text).unwrap().shards, Shards::Postgres(vec!["postgres://a".into()]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for text in ["port = 1", "[limits]\nconections = 1", "[tls]\ncert = 'x'", "listen = 5", "data ="] {
+            assert_eq!(resolved(Given::default(), text).unwrap_err().field, "file", "{text}");
+        }
+        for (text, field) in [
+            ("listen = 'everywhere'", "listen"),
+            ("shards = 0", "shards"),
+            ("shards = 1\npostgres = ['x']", "shards"),
+            ("[limits]\nconnections = 0", "limits.connections"),
+            ("[limits]\nmessage_bytes = 1", "limits.message_bytes"),
+        ] {
+            assert_eq!(resolved(Given::default(), text).unwrap_err().field, field, "{text}");
+        }
+    }
+
+    #[test]
+    fn off_this_machine_only_with_tls() {
+        for text in ["listen = '0.0.0.0:5499'", "http = '[::]:80'", "listen = '10.0.0.1:1'"] {
+            let error = resolved(Given::default(), text).unwrap_err();
+            assert_eq!((error.field, error.hint), ("listen", Some(TLS_HINT)), "{text}");
+            let with_tls = format!("{text}\n[tls]\ncertificate = 'c.pem'\nkey = 'k.pem'");
+            let tls = resolved(Given::default(), &with_tls).unwrap().tls.unwrap();
+            assert_eq!(tls.certificate, Path::new("/etc/isles/c.pem"));
+        }
+        assert_eq!(resolved(Given::default(), "[tls]\nrequire = true").unwrap_err().field, "tls");
+    }
+}

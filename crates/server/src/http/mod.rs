@@ -1,0 +1,233 @@
+//! HTTP: statements, health, metrics.
+//!
+//! In reading order:
+//!   * [`answer`]  results and errors as JSON
+//!   * [`sql`]     `POST /sql`
+//!
+//! ```text
+//! POST /sql           statements, with the roles of PostgreSQL's protocol
+//! GET  /healthz       the process answers
+//! GET  /readyz        the database answers
+//! GET  /metrics       for Prometheus
+//! GET  /openapi.json  this interface, for programs
+//! ```
+
+pub(crate) mod answer;
+pub(crate) mod sql;
+
+use crate::backend::Backend;
+use crate::config::Limits;
+use crate::logins::Logins;
+use crate::metrics::{Door, Metrics};
+use crate::serve::{FIRST_ROLE, Phase};
+use crate::tls::Tls;
+use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use isles_cluster::roles;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::server::TlsStream;
+
+/// The longest handshake; whoever takes longer is left.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Connections that have been accepted and wait to be served.
+const ACCEPTED_MAX: usize = 64;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// What every request shares.
+pub(crate) struct HttpDoor {
+    backend: Arc<Backend>,
+    logins: Arc<Logins>,
+    metrics: Arc<Metrics>,
+    limits: Limits,
+    phase: watch::Receiver<Phase>,
+    requests: Arc<Semaphore>,
+}
+
+impl HttpDoor {
+    pub(crate) fn new(
+        backend: Arc<Backend>,
+        logins: Arc<Logins>,
+        metrics: Arc<Metrics>,
+        limits: Limits,
+        phase: watch::Receiver<Phase>,
+    ) -> HttpDoor {
+        let requests = Arc::new(Semaphore::new(limits.http_requests));
+        HttpDoor { backend, logins, metrics, limits, phase, requests }
+    }
+}
+
+/// Serves until the server stops, and lets requests that run end.
+pub(crate) async fn listen(door: HttpDoor, listener: TcpListener, tls: Option<Tls>) {
+    let mut phase = door.phase.clone();
+    let body_limit = DefaultBodyLimit::max(door.limits.http_body_bytes);
+    let doors = Doors::open(listener, tls, Arc::clone(&door.metrics));
+    let router = Router::new()
+        .route("/sql", post(sql::post_sql).layer(body_limit))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) }))
+        .with_state(Arc::new(door));
+    let stopped = async move {
+        let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    };
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    if let Err(error) = axum::serve(doors, service).with_graceful_shutdown(stopped).await {
+        tracing::error!(%error, "HTTP has ended");
+    }
+}
+
+/// Whether the database answers: a role is looked up, as for a login.
+async fn ready(State(door): State<Arc<HttpDoor>>) -> (StatusCode, &'static str) {
+    let running = *door.phase.borrow() == Phase::Running;
+    match running && roles::get(door.backend.catalog().as_ref(), FIRST_ROLE).await.is_ok() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    }
+}
+
+async fn metrics(State(door): State<Arc<HttpDoor>>) -> impl IntoResponse {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], door.metrics.text())
+}
+
+/// Who sent a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+impl Connected<IncomingStream<'_, Doors>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Doors>) -> Peer {
+        Peer(*stream.remote_addr())
+    }
+}
+
+/// Connections that are ready to be served. Handshakes run beside each other, so a slow one holds up nobody.
+pub(crate) struct Doors {
+    ready: mpsc::Receiver<(Io, SocketAddr)>,
+    local: std::io::Result<SocketAddr>,
+}
+
+impl Doors {
+    fn open(listener: TcpListener, tls: Option<Tls>, metrics: Arc<Metrics>) -> Doors {
+        let local = listener.local_addr();
+        let (accepted, ready) = mpsc::channel(ACCEPTED_MAX);
+        tokio::spawn(async move {
+            // Ends when the doors are dropped.
+            while let Ok(place) = accepted.clone().reserve_owned().await {
+                let Some((stream, address)) = accept(&listener, &accepted).await else {
+                    return;
+                };
+                let (tls, counted) = (tls.clone(), metrics.connected(Door::Http));
+                tokio::spawn(async move {
+                    if let Some(stream) = shake_hands(stream, tls).await {
+                        place.send((Io { stream, _counted: counted }, address));
+                    }
+                });
+            }
+        });
+        Doors { ready, local }
+    }
+}
+
+/// The next connection; None when nobody wants one any more.
+async fn accept<T>(listener: &TcpListener, wanted: &mpsc::Sender<T>) -> Option<(TcpStream, SocketAddr)> {
+    loop {
+        let accepted = tokio::select! {
+            () = wanted.closed() => return None,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok(accepted) => return Some(accepted),
+            // The system has no more sockets to give.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn shake_hands(stream: TcpStream, tls: Option<Tls>) -> Option<Transport> {
+    let _ = stream.set_nodelay(true);
+    match tls {
+        None => Some(Transport::Plain(stream)),
+        Some(tls) => match tokio::time::timeout(HANDSHAKE, tls.http.accept(stream)).await {
+            Ok(Ok(stream)) => Some(Transport::Tls(Box::new(stream))),
+            _ => None,
+        },
+    }
+}
+
+impl axum::serve::Listener for Doors {
+    type Io = Io;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Io, SocketAddr) {
+        match self.ready.recv().await {
+            Some(ready) => ready,
+            // The acceptor has ended, which it does only with the server.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        match &self.local {
+            Ok(address) => Ok(*address),
+            Err(fault) => Err(fault.kind().into()),
+        }
+    }
+}
+
+enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection, counted while it lives.
+pub(crate) struct Io {
+    stream: Transport,
+    _counted: crate::metrics::Connected,
+}
+
+impl AsyncRead for Io {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        match &mut self.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Transport::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

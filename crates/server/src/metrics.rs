@@ -1,0 +1,191 @@
+//! What is counted, for `/metrics`.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::time::Duration;
+
+/// Through which door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Door {
+    Postgres,
+    Http,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Outcome {
+    Done,
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDoor {
+    door: Door,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfStatement {
+    kind: &'static str,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: &'static str,
+}
+
+/// The first two characters of a SQLSTATE: few enough to be a label.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfClass {
+    class: String,
+}
+
+/// Kinds of statements that are told apart. A label must not be what a client can choose freely.
+const KINDS: [&str; 18] = [
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "COPY",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "SET",
+    "SHOW",
+    "CREATE",
+    "ALTER",
+    "DROP",
+    "EXPLAIN",
+    "TRUNCATE",
+    "SAVEPOINT",
+    "WITH",
+    "VALUES",
+];
+
+pub(crate) struct Metrics {
+    registry: Registry,
+    connections: Family<OfDoor, Gauge>,
+    accepted: Family<OfDoor, Counter>,
+    refused: Family<OfClass, Counter>,
+    statements: Family<OfStatement, Counter>,
+    seconds: Family<OfKind, Histogram>,
+    rows: Counter,
+    errors: Family<OfClass, Counter>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        // From 50 µs, less than a point read, to 50 µs · 2^20, which is almost a minute.
+        let seconds: Family<OfKind, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(50e-6, 2.0, 21)));
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("isles"),
+            connections: Family::default(),
+            accepted: Family::default(),
+            refused: Family::default(),
+            statements: Family::default(),
+            seconds,
+            rows: Counter::default(),
+            errors: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("connections", "Connections that are open", self.connections.clone());
+        registry.register("connections_accepted", "Connections that were accepted", self.accepted.clone());
+        registry.register(
+            "connections_refused",
+            "Connections that were refused, by SQLSTATE class",
+            self.refused.clone(),
+        );
+        registry.register("statements", "Statements, by kind and outcome", self.statements.clone());
+        registry.register_with_unit("statement", "Time of statements, by kind", Unit::Seconds, self.seconds.clone());
+        registry.register("rows_sent", "Rows that were sent to clients", self.rows.clone());
+        registry.register("errors", "Errors, by SQLSTATE class", self.errors.clone());
+    }
+
+    /// Counts a connection for as long as what it returns lives.
+    pub(crate) fn connected(&self, door: Door) -> Connected {
+        self.accepted.get_or_create(&OfDoor { door }).inc();
+        let gauge = self.connections.get_or_create(&OfDoor { door }).clone();
+        gauge.inc();
+        Connected(gauge)
+    }
+
+    pub(crate) fn refused(&self, sqlstate: &str) {
+        self.refused.get_or_create(&class_of(sqlstate)).inc();
+    }
+
+    /// Counts a statement by the first word of its tag or its text.
+    pub(crate) fn statement(&self, text: &str, outcome: Outcome, took: Duration) {
+        let kind = kind_of(text);
+        self.statements.get_or_create(&OfStatement { kind, outcome }).inc();
+        self.seconds.get_or_create(&OfKind { kind }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn rows(&self, count: usize) {
+        self.rows.inc_by(count as u64);
+    }
+
+    pub(crate) fn error(&self, sqlstate: &str) {
+        self.errors.get_or_create(&class_of(sqlstate)).inc();
+    }
+
+    /// The text that Prometheus reads.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            Err(_) => String::new(),
+        }
+    }
+}
+
+/// An open connection.
+pub(crate) struct Connected(Gauge);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn kind_of(text: &str) -> &'static str {
+    let word = text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    KINDS.iter().find(|kind| kind.eq_ignore_ascii_case(word)).copied().unwrap_or("OTHER")
+}
+
+fn class_of(sqlstate: &str) -> OfClass {
+    OfClass { class: sqlstate.chars().take(2).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_in_the_text() {
+        let metrics = Metrics::new();
+        let open = metrics.connected(Door::Postgres);
+        metrics.statement("select 1", Outcome::Done, Duration::from_millis(1));
+        metrics.statement("frobnicate", Outcome::Failed, Duration::from_millis(1));
+        metrics.error("23505");
+        let text = metrics.text();
+        for line in [
+            "isles_connections{door=\"Postgres\"} 1",
+            "isles_statements_total{kind=\"SELECT\",outcome=\"Done\"} 1",
+            "isles_statements_total{kind=\"OTHER\",outcome=\"Failed\"} 1",
+            "isles_errors_total{class=\"23\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        drop(open);
+        assert!(metrics.text().contains("isles_connections{door=\"Postgres\"} 0"));
+    }
+}

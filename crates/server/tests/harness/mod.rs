@@ -1,0 +1,88 @@
+//! A fresh Isles, over SQLite or PostgreSQL shards, and a fresh database of plain PostgreSQL beside it.
+
+use isles_sim::pgserver;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use tokio_postgres::{Client, NoTls};
+
+#[derive(Debug, Clone, Copy)]
+pub enum Setup {
+    Sqlite { shards: usize },
+    Postgres { shards: usize },
+}
+
+pub struct Server {
+    process: Child,
+    url: String,
+    _data: tempfile::TempDir,
+}
+
+impl Server {
+    pub async fn start(setup: Setup) -> Server {
+        Server::launch(|command| match setup {
+            Setup::Sqlite { shards } => command.args(["--shards", &shards.to_string()]),
+            Setup::Postgres { shards } => {
+                let urls = (0..shards).map(|_| pgserver::shared().create_database());
+                command.args(urls.flat_map(|url| ["--postgres".to_string(), url]))
+            }
+        })
+    }
+
+    fn launch(more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
+        let data = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isles"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data.path());
+        let mut process = more(&mut command).stdout(Stdio::piped()).spawn().expect("isles starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let url = lines
+            .find_map(|line| {
+                let line = line.expect("a line");
+                line.find("postgres://").map(|at| line[at..].split_whitespace().next().unwrap_or_default().to_string())
+            })
+            .expect("isles prints a connection string");
+        // Whoever prints into a pipe that nobody reads stops.
+        std::thread::spawn(move || lines.for_each(drop));
+        Server { process, url, _data: data }
+    }
+
+    /// Isles over PostgreSQL databases that are there already.
+    pub async fn over(urls: &[String]) -> Server {
+        Server::launch(|command| command.args(urls.iter().flat_map(|url| ["--postgres", url])))
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub async fn isles(&self) -> Client {
+        let client = connect(&self.url).await;
+        client.batch_execute("SET isles.tenant = 'acme'; SET TimeZone = 'UTC'").await.expect("settings");
+        client
+    }
+
+    /// A fresh database of plain PostgreSQL.
+    pub async fn oracle() -> Client {
+        let client = connect(&pgserver::shared().create_database()).await;
+        client.batch_execute("SET TimeZone = 'UTC'").await.expect("settings");
+        client
+    }
+}
+
+pub async fn connect(url: &str) -> Client {
+    let (client, connection) =
+        tokio_postgres::connect(url, NoTls).await.unwrap_or_else(|error| panic!("{url}: {error}"));
+    tokio::spawn(connection);
+    client
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,10 @@
+//! `isles serve` as a process: what clients of PostgreSQL's protocol and of HTTP meet.
+
+#![allow(clippy::unwrap_used)]
+
+mod door;
+mod harness;
+mod http;
+mod process;
+mod protocol;
+mod statements;

@@ -1,0 +1,315 @@
+//! A plan as text and as JSON: which shards, what runs there, and what becomes of the rows.
+//!
+//!     Stage
+//!       Input stage_1 (k1, p1)
+//!         Shards: all of users
+//!           SQL (sqlite): SELECT …
+//!       SQL (sqlite): SELECT …
+//!
+//! A plan is first a tree of [`Entry`]s, so both forms say the same. How a fragment is written for an engine, and
+//! what came of it when it ran, is for the caller to say ([`Detail`]).
+
+use crate::plan::{
+    Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind,
+    RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch,
+};
+use crate::tree::{Context, Expr, ExprKind, Field};
+use isles_kernel::error::SqlError;
+use isles_kernel::value::Value;
+use std::fmt::Write;
+
+/// Rows of an INSERT that are shown; the others are like them.
+const SHOWN_ROWS: usize = 2;
+
+/// A run of a fragment on one shard, for EXPLAIN ANALYZE.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    pub shard: String,
+    pub rows: u64,
+    pub ms: f64,
+}
+
+/// What the caller knows of a fragment.
+pub trait Detail {
+    /// Its text in each dialect that it is wanted in, with the dialect's name.
+    fn texts(&self, fragment: &Fragment) -> Result<Vec<(String, String)>, SqlError>;
+
+    /// Its runs; none unless it has been executed. A fragment is known by where it is in memory.
+    fn runs(&self, fragment: &Fragment) -> Vec<Run>;
+}
+
+/// One thing that a plan says, and the things below it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub name: String,
+    pub value: String,
+    pub below: Vec<Entry>,
+}
+
+impl Entry {
+    fn new(name: impl Into<String>, value: impl Into<String>) -> Entry {
+        Entry { name: name.into(), value: value.into(), below: Vec::new() }
+    }
+
+    fn with(mut self, below: Vec<Entry>) -> Entry {
+        self.below = below;
+        self
+    }
+}
+
+/// A plan as lines of text.
+pub fn text(plan: &Plan, detail: &dyn Detail) -> Result<Vec<String>, SqlError> {
+    let mut lines = Vec::new();
+    for entry in entries(plan, detail)? {
+        write_lines(&entry, 0, &mut lines);
+    }
+    Ok(lines)
+}
+
+fn write_lines(entry: &Entry, depth: usize, lines: &mut Vec<String>) {
+    let indent = "  ".repeat(depth);
+    lines.push(match entry.value.as_str() {
+        "" => format!("{indent}{}", entry.name),
+        value => format!("{indent}{}: {value}", entry.name),
+    });
+    entry.below.iter().for_each(|below| write_lines(below, depth + 1, lines));
+}
+
+/// A plan as JSON.
+pub fn json(plan: &Plan, detail: &dyn Detail) -> Result<String, SqlError> {
+    let mut out = String::new();
+    write_json(&entries(plan, detail)?, &mut out);
+    Ok(out)
+}
+
+fn write_json(entries: &[Entry], out: &mut String) {
+    out.push('[');
+    for (at, entry) in entries.iter().enumerate() {
+        if at > 0 {
+            out.push_str(", ");
+        }
+        out.push_str("{\"name\": ");
+        write_string(&entry.name, out);
+        if !entry.value.is_empty() {
+            out.push_str(", \"value\": ");
+            write_string(&entry.value, out);
+        }
+        if !entry.below.is_empty() {
+            out.push_str(", \"below\": ");
+            write_json(&entry.below, out);
+        }
+        out.push('}');
+    }
+    out.push(']');
+}
+
+fn write_string(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if (c as u32) < 0x20 => {
+                // Writing to a string does not fail.
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// What a plan says, in order.
+pub fn entries(plan: &Plan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    match plan {
+        Plan::Query(plan) => query(plan, detail),
+        Plan::Insert(plan) => insert(plan, detail),
+        Plan::Modify(plan) => modify(plan, detail),
+        Plan::Rewrite(plan) => rewrite(plan, detail),
+    }
+}
+
+fn query(plan: &QueryPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let lock = plan.locks.then(|| Entry::new("Locks", "rows"));
+    Ok(lock.into_iter().chain([node(&plan.root, detail)?]).collect())
+}
+
+fn node(node: &Node, detail: &dyn Detail) -> Result<Entry, SqlError> {
+    match node {
+        Node::Shards(node) => shards(node, detail),
+        Node::Stage(node) => stage(node, detail),
+    }
+}
+
+fn shards(node: &ShardsNode, detail: &dyn Detail) -> Result<Entry, SqlError> {
+    let mut below = fragment(&node.fragment, detail)?;
+    if let Merge::Ordered(keys) = &node.merge {
+        let key = |key: &crate::plan::MergeKey| {
+            let direction = if key.descending { " desc" } else { "" };
+            let nulls = if key.nulls_first { " nulls first" } else { " nulls last" };
+            format!("{}{direction}{nulls}", key.column + 1)
+        };
+        below.push(Entry::new("Merge", list(keys.iter().map(key))));
+    }
+    if let Some(limit) = &node.limit {
+        below.push(Entry::new("Limit", value_text(limit)));
+    }
+    if let Some(offset) = &node.offset {
+        below.push(Entry::new("Offset", value_text(offset)));
+    }
+    if node.visible < node.fragment.fields.len() {
+        below.push(Entry::new("Visible", format!("{} of {} columns", node.visible, node.fragment.fields.len())));
+    }
+    if node.must_run {
+        below.push(Entry::new("Must run", ""));
+    }
+    Ok(Entry::new("Shards", target_text(&node.target, &node.touches)).with(below))
+}
+
+fn stage(stage: &StageNode, detail: &dyn Detail) -> Result<Entry, SqlError> {
+    let mut below = Vec::new();
+    for input in &stage.inputs {
+        let entry = Entry::new(format!("Input {} ({})", input.name, names(&input.columns)), "");
+        below.push(match &input.rows {
+            StageRows::Node(inner) => entry.with(vec![node(inner, detail)?]),
+            StageRows::System(name) => entry.with(vec![Entry::new("System", name)]),
+        });
+    }
+    below.extend(fragment(&stage.query, detail)?);
+    Ok(Entry::new("Stage", "").with(below))
+}
+
+fn fragment(fragment: &Fragment, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let text = |(dialect, sql): (String, String)| match dialect.as_str() {
+        "" => Entry::new("SQL", sql),
+        dialect => Entry::new(format!("SQL ({dialect})"), sql),
+    };
+    let mut entries: Vec<Entry> = detail.texts(fragment)?.into_iter().map(text).collect();
+    let run = |run: Run| Entry::new(format!("Shard {}", run.shard), format!("{} rows, {:.3} ms", run.rows, run.ms));
+    entries.extend(detail.runs(fragment).into_iter().map(run));
+    Ok(entries)
+}
+
+fn insert(plan: &InsertPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let mut below = match &plan.rows {
+        InsertRows::Values(rows) => {
+            let row = |row: &Vec<Expr>| Entry::new("Row", list(row.iter().map(value_text)));
+            vec![Entry::new("Rows", rows.len().to_string()).with(rows.iter().take(SHOWN_ROWS).map(row).collect())]
+        }
+        InsertRows::Query(rows) => vec![Entry::new("Rows", "").with(query(rows, detail)?)],
+    };
+    if !plan.defaults.is_empty() {
+        below.push(Entry::new("Computed", list(plan.defaults.iter().map(|(at, _)| column_name(plan, *at)))));
+    }
+    if !plan.extra.is_empty() {
+        below.push(Entry::new("Parameters", list(plan.extra.iter().map(|(param, _)| format!("${}", param + 1)))));
+    }
+    if let Some(key) = &plan.conflict_key {
+        below.push(Entry::new("Conflict", list(key.iter().map(|at| column_name(plan, *at)))));
+    }
+    below.extend(fragment(&plan.row, detail)?);
+    Ok(vec![Entry::new(format!("Insert on {}", plan.table.name), insert_target(plan.target)).with(below)])
+}
+
+fn column_name(plan: &InsertPlan, at: usize) -> String {
+    plan.table.columns.get(at).map_or_else(|| at.to_string(), |column| column.name.clone())
+}
+
+fn insert_target(target: InsertTarget) -> &'static str {
+    match target {
+        InsertTarget::Bucket => "the shard of each row's key",
+        InsertTarget::Tenant => "the tenant's shard",
+        InsertTarget::Every => "every shard",
+        InsertTarget::Home => "home",
+    }
+}
+
+fn modify(plan: &ModifyPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let entry = Entry::new("Modify", target_text(&plan.target, &plan.touches));
+    Ok(vec![entry.with(fragment(&plan.fragment, detail)?)])
+}
+
+fn rewrite(plan: &RewritePlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let kind = match plan.kind {
+        RewriteKind::Update => "Rewrite (update)",
+        RewriteKind::Delete => "Rewrite (delete)",
+    };
+    let mut below = vec![Entry::new("Rows", "").with(query(&plan.rows, detail)?)];
+    below.push(Entry::new("Delete", "").with(fragment(&plan.delete, detail)?));
+    if let Some(update) = &plan.update {
+        below.push(Entry::new("Update", "").with(fragment(update, detail)?));
+    }
+    if plan.kind == RewriteKind::Update {
+        below.push(Entry::new("Insert", insert_target(plan.target)).with(fragment(&plan.insert, detail)?));
+    }
+    Ok(vec![Entry::new(kind, plan.table.name.clone()).with(below)])
+}
+
+fn target_text(target: &Target, touches: &[Touch]) -> String {
+    match target {
+        Target::Any => "any".into(),
+        Target::Home => "home".into(),
+        Target::All => format!("all of {}", list(touches.iter().filter_map(group_name))),
+        Target::Every => "every".into(),
+        Target::Tenant => "the tenant's".into(),
+        Target::Nowhere => "none".into(),
+        Target::Keys { group, keys } => match keys.as_slice() {
+            [KeyExprs::Row(key)] => format!("1 of {group}, key {}", list(key.iter().map(value_text))),
+            [KeyExprs::Elements(array)] => format!("some of {group}, keys in {}", value_text(array)),
+            keys => format!("some of {group}, keys {}", list(keys.iter().map(key_text))),
+        },
+    }
+}
+
+fn key_text(key: &KeyExprs) -> String {
+    match key {
+        KeyExprs::Row(key) if key.len() == 1 => list(key.iter().map(value_text)),
+        KeyExprs::Row(key) => format!("({})", list(key.iter().map(value_text))),
+        KeyExprs::Elements(array) => format!("in {}", value_text(array)),
+    }
+}
+
+fn group_name(touch: &Touch) -> Option<String> {
+    match touch {
+        Touch::Group(group) => Some(group.to_string()),
+        Touch::Tenant | Touch::Shared => None,
+    }
+}
+
+/// An expression that has a value before rows are read, shortly.
+fn value_text(expr: &Expr) -> String {
+    match &expr.kind {
+        ExprKind::Const(Value::Null) => "NULL".into(),
+        ExprKind::Const(Value::Bool(b)) => b.to_string(),
+        ExprKind::Const(Value::Int(n)) => n.to_string(),
+        ExprKind::Const(Value::Float(x)) => x.to_string(),
+        ExprKind::Const(Value::Numeric(n)) => n.to_string(),
+        ExprKind::Const(Value::Text(text) | Value::Json(text)) => format!("'{}'", text.replace('\'', "''")),
+        ExprKind::Const(other) => format!("{other:?}"),
+        ExprKind::Param(at) => format!("${}", at + 1),
+        ExprKind::Context(Context::Tenant) => "the tenant".into(),
+        ExprKind::Context(context) => format!("{context:?}"),
+        ExprKind::Cast { arg, .. } => value_text(arg),
+        ExprKind::Call { display: crate::tree::Display::Operator(operator), args, .. } => {
+            let args: Vec<String> = args.iter().map(value_text).collect();
+            match args.as_slice() {
+                [arg] => format!("{operator}{arg}"),
+                args => args.join(&format!(" {operator} ")),
+            }
+        }
+        ExprKind::Call { display: crate::tree::Display::Function(name), args, .. } => {
+            format!("{name}({})", list(args.iter().map(value_text)))
+        }
+        ExprKind::Array(values) => format!("{{{}}}", list(values.iter().map(value_text))),
+        _ => "…".into(),
+    }
+}
+
+fn names(fields: &[Field]) -> String {
+    list(fields.iter().map(|field| field.name.clone()))
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}

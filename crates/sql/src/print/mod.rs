@@ -1,0 +1,128 @@
+//! Bound trees printed as SQL of an engine.
+//!
+//!     Statement ──sqlite──►   SQL that calls back into `runtime` wherever SQLite would answer differently
+//!               ──postgres──► SQL with every type and name spelled out
+//!
+//! In reading order:
+//!   * [`call`]    what our functions inside of SQLite are told in their first argument
+//!   * `walk`      visits of all expressions of a tree
+//!   * `native`    which types and functions SQLite has as PostgreSQL has them
+//!   * `sqlite`    the SQLite printer
+//!   * `postgres`  the PostgreSQL printer
+//!   * `settings`  a session's settings as one parameter
+//!
+//! Invariants:
+//!   * What is printed means what the tree means, or nothing is printed: a construct that an engine cannot do
+//!     faithfully is refused with 0A000.
+//!   * No value that a client gave is printed other than as a parameter or as an exact literal of its type.
+
+pub mod call;
+mod native;
+mod postgres;
+mod settings;
+mod sqlite;
+mod walk;
+
+use crate::plan::{Fragment, ParamSource, Printed};
+use crate::tree::{Expr, RelationRef};
+use crate::types::{self, Type};
+use isles_kernel::error::SqlError;
+use isles_kernel::value::DataType;
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, SqlError>;
+
+/// An engine's SQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+/// The name of a column of a staged relation in SQLite: results may have several columns of one name.
+pub fn staged_column(at: usize) -> String {
+    format!("c{at}")
+}
+
+impl Fragment {
+    /// The statement in the dialect of `engine`; printed once.
+    pub fn printed(&self, engine: Dialect) -> Result<Arc<Printed>> {
+        let (slot, print): (_, fn(&Fragment) -> Result<Output>) = match engine {
+            Dialect::Sqlite => (&self.sqlite, sqlite::print),
+            Dialect::Postgres => (&self.postgres, postgres::print),
+        };
+        slot.get_or_init(|| print(self).and_then(|output| output.finish(self)).map(Arc::new)).clone()
+    }
+}
+
+/// An expression over the columns of one table, for DDL: columns by their bare names, and nothing to bind.
+pub(crate) struct TableText {
+    pub(crate) sqlite: String,
+    pub(crate) postgres: String,
+}
+
+pub(crate) fn over_table(expr: &Expr, of: &RelationRef) -> Result<TableText> {
+    let (sqlite, postgres) = (sqlite::over_table(expr, of)?, postgres::over_table(expr, of)?);
+    if !sqlite.params.sources.is_empty() || !postgres.params.sources.is_empty() {
+        return Err(SqlError::unsupported("an expression of a table cannot depend on the session"));
+    }
+    Ok(TableText { sqlite: sqlite.sql, postgres: postgres.sql })
+}
+
+/// A text and what to bind in it.
+struct Output {
+    sql: String,
+    params: Params,
+}
+
+impl Output {
+    fn finish(self, fragment: &Fragment) -> Result<Printed> {
+        let columns: Arc<[DataType]> = fragment.fields.iter().map(|field| carrier(field.ty)).collect::<Result<_>>()?;
+        Ok(Printed { sql: self.sql.into(), params: self.params.sources, columns })
+    }
+}
+
+fn carrier(ty: Type) -> Result<DataType> {
+    types::carrier(ty.oid).ok_or_else(|| unsupported(format!("values of type {}", type_name(ty))))
+}
+
+fn type_name(ty: Type) -> String {
+    crate::builtins::format_type(ty)
+}
+
+/// The parameters of a text, numbered by their first use.
+#[derive(Default)]
+struct Params {
+    sources: Vec<ParamSource>,
+}
+
+impl Params {
+    /// `$n` for what is to be bound.
+    fn place(&mut self, source: ParamSource) -> String {
+        let at = self.sources.iter().position(|known| *known == source).unwrap_or_else(|| {
+            self.sources.push(source);
+            self.sources.len() - 1
+        });
+        format!("${}", at + 1)
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn quoted_list<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    names.into_iter().map(|name| quoted(name.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+fn text_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unsupported(what: impl std::fmt::Display) -> SqlError {
+    SqlError::unsupported(format!("{what} cannot be run on the shards"))
+}

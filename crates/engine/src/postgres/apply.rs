@@ -132,42 +132,92 @@ fn by_table<'a, 'b>(
 }
 
 /// Columns of values that travel as arrays, one parameter for each.
+///
+/// There are no arrays of arrays: a column of arrays travels as one array of all their members, and two columns that
+/// say where in it each begins and ends.
 pub(super) struct Columns {
     params: Vec<Param>,
     types: Vec<Type>,
-    casts: Vec<Option<String>>,
+    columns: Vec<Travel>,
+}
+
+/// How a column travels, by the numbers of its parameters.
+enum Travel {
+    Plain(usize),
+    Cast(usize, String),
+    Slices { members: usize, first: usize, last: usize },
 }
 
 impl Columns {
     pub(super) fn new() -> Columns {
-        Columns { params: Vec::new(), types: Vec::new(), casts: Vec::new() }
+        Columns { params: Vec::new(), types: Vec::new(), columns: Vec::new() }
     }
 
     pub(super) fn push(&mut self, values: &[&Value], ty: &Type) -> Result<()> {
+        if matches!(ty.kind(), Kind::Array(_)) {
+            return self.push_arrays(values, ty);
+        }
         let (list, cast) = list_of(ty);
-        self.params.push(match cast {
-            None => Param::array(values.iter().copied(), &list)?,
-            Some(_) => Param::array(values.iter().map(|value| as_text(value)).collect::<Vec<_>>().iter(), &list)?,
-        });
-        self.types.push(list);
-        self.casts.push(cast);
+        let at = match cast {
+            None => self.param(values.iter().copied(), list)?,
+            Some(_) => self.param(values.iter().map(|value| as_text(value)).collect::<Vec<_>>().iter(), list)?,
+        };
+        self.columns.push(cast.map_or(Travel::Plain(at), |cast| Travel::Cast(at, cast)));
         Ok(())
     }
 
-    /// `unnest($1, $2, …)`, or as many rows without columns if there are none.
-    pub(super) fn unnest(&self) -> String {
-        let places: Vec<String> = (1..=self.params.len()).map(|at| format!("${at}")).collect();
-        let lists = format!("unnest({})", places.join(", "));
-        if self.casts.iter().all(Option::is_none) {
-            return lists;
+    fn push_arrays(&mut self, values: &[&Value], ty: &Type) -> Result<()> {
+        let (mut members, mut firsts, mut lasts) = (Vec::new(), Vec::new(), Vec::new());
+        for value in values {
+            let Value::Array(own) = value else {
+                // A slice that ends nowhere is null.
+                firsts.push(Value::Null);
+                lasts.push(Value::Null);
+                continue;
+            };
+            firsts.push(Value::Int(members.len() as i64 + 1));
+            members.extend(own);
+            lasts.push(Value::Int(members.len() as i64));
         }
-        let names: Vec<String> = (1..=self.params.len()).map(|at| format!("n{at}")).collect();
-        let cast = |(name, cast): (&String, &Option<String>)| match cast {
-            Some(ty) => format!("{name}::{ty}"),
-            None => name.clone(),
-        };
-        let members: Vec<String> = names.iter().zip(&self.casts).map(cast).collect();
-        format!("(SELECT {} FROM {lists} AS n ({}))", members.join(", "), names.join(", "))
+        let members = self.param(members.into_iter(), ty.clone())?;
+        let first = self.param(firsts.iter(), Type::INT4_ARRAY)?;
+        let last = self.param(lasts.iter(), Type::INT4_ARRAY)?;
+        self.columns.push(Travel::Slices { members, first, last });
+        Ok(())
+    }
+
+    /// Adds a parameter; returns its number.
+    fn param<'a>(&mut self, values: impl ExactSizeIterator<Item = &'a Value>, list: Type) -> Result<usize> {
+        self.params.push(Param::array(values, &list)?);
+        self.types.push(list);
+        Ok(self.params.len())
+    }
+
+    /// `unnest($1, $2, …)`, or a subquery with the same columns where some must be put together.
+    pub(super) fn unnest(&self) -> String {
+        let (mut lists, mut columns) = (Vec::new(), Vec::new());
+        for column in &self.columns {
+            match column {
+                Travel::Plain(at) => {
+                    lists.push(*at);
+                    columns.push(format!("n{at}"));
+                }
+                Travel::Cast(at, ty) => {
+                    lists.push(*at);
+                    columns.push(format!("n{at}::{ty}"));
+                }
+                Travel::Slices { members, first, last } => {
+                    lists.extend([*first, *last]);
+                    columns.push(format!("(${members})[n{first}:n{last}]"));
+                }
+            }
+        }
+        let listed = |prefix: &str| lists.iter().map(|at| format!("{prefix}{at}")).collect::<Vec<_>>().join(", ");
+        let unnest = format!("unnest({})", listed("$"));
+        if self.columns.iter().all(|column| matches!(column, Travel::Plain(_))) {
+            return unnest;
+        }
+        format!("(SELECT {} FROM {unnest} AS n ({}))", columns.join(", "), listed("n"))
     }
 
     pub(super) async fn query(&self, conn: &Conn, text: &str) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
@@ -183,8 +233,8 @@ impl Columns {
     }
 }
 
-/// The array type that values of a type travel in; and what the server then casts them to, for arrays, which
-/// travel as texts because there are no arrays of arrays.
+/// The array type that values of a type travel in; and what the server then casts them to, for types that are rarely
+/// in a table and travel as texts.
 fn list_of(ty: &Type) -> (Type, Option<String>) {
     const LISTS: [Type; 21] = [
         Type::BOOL_ARRAY,

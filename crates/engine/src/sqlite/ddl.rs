@@ -110,7 +110,7 @@ fn type_check(name: &str, ty: DataType) -> Option<(&'static str, String)> {
         DataType::Time => range(format!("{name} BETWEEN {} AND {}", TIMES.start(), TIMES.end())),
         DataType::Uuid => range(format!("length({name}) = 16")),
         DataType::Json => Some((JSON, format!("json_valid({name})"))),
-        _ => None,
+        _ => value::check(name, ty).and_then(range),
     }
 }
 

@@ -312,6 +312,7 @@ impl Db {
         let connection = &self.connection;
         connection.create_collation(value::NUMERIC_COLLATION, Numeric::compare)?;
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
+        value::register_checks(connection)?;
         functions::install(connection, &self.host)?;
         let (foreign, writes) = (self.foreign.clone(), self.writes.clone());
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {

@@ -26,6 +26,30 @@ pub(super) const NUMERIC_COLLATION: &str = "_isles_numeric";
 pub(super) const INTERVAL_COLLATION: &str = "_isles_interval";
 const NAN: &str = "NaN";
 
+/// Whether a stored text is of its column's type: `_isles_is(text, type)`. Constraints of tables call it.
+const CHECK: &str = "_isles_is";
+
+/// The condition under which a text is of this type, for the types whose texts SQLite cannot judge.
+pub(super) fn check(column: &str, ty: DataType) -> Option<String> {
+    match ty {
+        DataType::Interval | DataType::Array(_) => Some(format!("{CHECK}({column}, '{}')", ty.postgres_name())),
+        _ => None,
+    }
+}
+
+/// Makes the function of the constraints known to a connection.
+pub(super) fn register_checks(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    use rusqlite::functions::FunctionFlags;
+    // Innocuous, since a schema that is not trusted may call nothing else.
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function(CHECK, 2, flags, |context| {
+        let Some(text) = context.get::<Option<String>>(0)? else { return Ok(None) };
+        let name: String = context.get(1)?;
+        let ty = DataType::ALL.into_iter().find(|ty| ty.postgres_name() == name);
+        Ok(ty.map(|ty| self::text(text.as_bytes(), ty).is_ok_and(|value| value.fits(ty))))
+    })
+}
+
 /// What a column of this type is declared as.
 pub(super) fn declared(ty: DataType) -> &'static str {
     match ty {

@@ -38,7 +38,9 @@ fn claim(cell: &str) -> Claim {
 }
 
 fn examples(document: &str) -> Vec<Example> {
-    let rows = document.lines().filter(|line| line.starts_with('|') && line.contains("| `") && (line.ends_with("yes |") || line.ends_with("refused |")));
+    let rows = document.lines().filter(|line| {
+        line.starts_with('|') && line.contains("| `") && (line.ends_with("yes |") || line.ends_with("refused |"))
+    });
     rows.map(|row| {
         let (_, rest) = row.split_once("| `").expect("an example");
         let (sql, claims) = rest.rsplit_once("` |").expect("its end");

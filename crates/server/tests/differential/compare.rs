@@ -102,6 +102,11 @@ impl History {
         self.count(&ours);
         if !same(&ours, &theirs, statement.compare) {
             self.disagree(&statement.sql, &ours, &theirs);
+            // Whatever follows in the same transaction would only repeat the difference.
+            if generator.abandon_transaction() {
+                must(isles, "ROLLBACK").await;
+                must(oracle, "ROLLBACK").await;
+            }
         }
     }
 

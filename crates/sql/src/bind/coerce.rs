@@ -162,12 +162,19 @@ impl Binder<'_> {
         Ok(Expr::new(ExprKind::Param(at), to))
     }
 
-    /// Applies a modifier to an expression of its type already.
+    /// Applies a modifier to an expression of its type already: to a constant at once, if it fits. One that does not is
+    /// an error when it is executed, as with PostgreSQL.
     pub(super) fn apply_modifier(&self, expr: Expr, to: Type, context: CastContext) -> Expr {
         if to.modifier < 0 || expr.ty.modifier == to.modifier || !has_modifier(to.oid) {
             return expr;
         }
-        let how = CastHow::Modifier { explicit: context == CastContext::Explicit };
+        let explicit = context == CastContext::Explicit;
+        if let ExprKind::Const(value) = &expr.kind
+            && let Ok(fitted) = crate::text::apply_modifier(value.clone(), to, explicit)
+        {
+            return Expr::new(ExprKind::Const(fitted), to);
+        }
+        let how = CastHow::Modifier { explicit };
         Expr::new(ExprKind::Cast { arg: Box::new(expr), how }, to)
     }
 

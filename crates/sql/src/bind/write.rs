@@ -256,13 +256,7 @@ impl Binder<'_> {
     fn assigned(&mut self, expr: Expr, column: &Column, at: i32) -> Result<Expr> {
         let (from, to) = (expr.ty.oid, column_type(column));
         match self.coerce_to_target(expr, to, CastContext::Assignment) {
-            // A null needs no modifier applied to be of the column's type.
-            Ok(Some(expr)) => Ok(match expr.kind {
-                ExprKind::Cast { arg, how: CastHow::Modifier { .. } } if arg.kind == ExprKind::Const(Value::Null) => {
-                    Expr::new(ExprKind::Const(Value::Null), to)
-                }
-                kind => Expr::new(kind, expr.ty),
-            }),
+            Ok(Some(expr)) => Ok(expr),
             Ok(None) => {
                 let (name, from, to) = (&column.name, builtins::type_name(from), builtins::type_name(to.oid));
                 let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");

@@ -275,11 +275,16 @@ fn conversions_are_explicit() {
         ("select age = balance from users", "select (#0.3::numeric@1740 =@1718 #0.6) from users#0"),
         ("select name = 'x' from users", "select (#0.2::text~ =@67 'x') from users#0"),
         ("select name in ('x', email) from users", "select (#0.2::text~ in@67 ('x', #0.1)) from users#0"),
-        ("select 'abc'::varchar(2)", "select 'abc'::character varying(2)mod!"),
         (
-            "update users set balance = 5 where id = $1",
-            "update users#0 set 6 = 5n::numeric(10,2)mod where (#0.0 =@467 $1)",
+            "update orders set note = repeat('a', 9)",
+            "update orders#0 set 6 = repeat@1622('a', 9)::character varying~::character varying(20)mod",
         ),
+        (
+            "insert into orders (user_id, note) values (1, 'far longer than the column allows')",
+            "insert orders#0 [nextval@1574('orders_id_seq'), $0, 0.00n, 'new', null, null, $1] values (1, 'far longer than the column allows'::character varying(20)mod)",
+        ),
+        ("select 'abc'::varchar(2)", "select 'ab'"),
+        ("update users set balance = 5 where id = $1", "update users#0 set 6 = 5.00n where (#0.0 =@467 $1)"),
         ("update users set name = email", "update users#0 set 2 = #0.1::character varying~::character varying(40)mod"),
         ("select 1 union select 2.5", "(select 1n) union (select 2.5n)"),
         (
@@ -294,11 +299,11 @@ fn defaults_are_put_in_place() {
     check(&[
         (
             "insert into orders (user_id) values (1), (2)",
-            "insert orders#0 [nextval@1574('orders_id_seq'), $0, 0n::numeric(12,2)mod, 'new', null, null, null] values (1), (2)",
+            "insert orders#0 [nextval@1574('orders_id_seq'), $0, 0.00n, 'new', null, null, null] values (1), (2)",
         ),
         (
             "insert into orders (id, user_id, status) values (default, 1, default)",
-            "insert orders#0 [$0, $1, 0n::numeric(12,2)mod, $2, null, null, null] values (nextval@1574('orders_id_seq'), 1, 'new')",
+            "insert orders#0 [$0, $1, 0.00n, $2, null, null, null] values (nextval@1574('orders_id_seq'), 1, 'new')",
         ),
         ("insert into t (b, a) select d, a from u", "insert t#0 [$1, $0, null] select #1.1, #1.0 from u#1"),
         ("select nextval('seq1')", "select nextval@1574('seq1')"),

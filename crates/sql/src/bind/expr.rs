@@ -64,7 +64,7 @@ fn own_location(node: Node<'_>) -> (i32, Option<Node<'_>>) {
 }
 
 /// The name of an operator, which may be written `OPERATOR(pg_catalog.+)`.
-pub(super) fn operator_name<'n>(name: &'n pg_raw_parse::list::NodeList) -> Result<&'n str> {
+pub(super) fn operator_name(name: &pg_raw_parse::list::NodeList) -> Result<&str> {
     let parts: Vec<&str> = name.iter().filter_map(Node::as_str).collect();
     match parts.as_slice() {
         [name] | ["pg_catalog", name] => Ok(name),

@@ -52,10 +52,10 @@ pub(super) fn fields_of(relation: &Relation) -> Vec<Field> {
 
 impl Binder<'_> {
     /// Binds a FROM clause into the innermost scope.
-    pub(super) fn from_clause(&mut self, clause: &NodeList) -> Result<Vec<From>> {
+    pub(super) fn bind_from(&mut self, clause: &NodeList) -> Result<Vec<From>> {
         let mut bound = Vec::new();
         for node in clause {
-            let (from, mut items) = self.from_item(node)?;
+            let (from, mut items) = self.bind_item(node)?;
             self.check_names(&items, node)?;
             items.iter_mut().for_each(|item| item.lateral_only = true);
             self.scope().items.extend(items);
@@ -79,7 +79,7 @@ impl Binder<'_> {
         Ok(())
     }
 
-    fn from_item(&mut self, node: Node<'_>) -> Result<(From, Vec<Item>)> {
+    fn bind_item(&mut self, node: Node<'_>) -> Result<(From, Vec<Item>)> {
         self.deeper(|binder| match node {
             Node::RangeVar(var) => binder.range_var(var),
             Node::RangeSubselect(sub) => binder.range_subselect(sub),
@@ -152,7 +152,7 @@ impl Binder<'_> {
             None => {
                 let full = var.schemaname().map_or_else(|| name.to_string(), |schema| format!("{schema}.{name}"));
                 let mut error = SqlError::new("42P01", format!("relation \"{full}\" does not exist"));
-                if self.later_ctes.iter().any(|later| *later == full) {
+                if self.later_ctes.contains(&full) {
                     let detail = format!(
                         "There is a WITH item named \"{name}\", but it cannot be referenced from this part of the query."
                     );
@@ -401,12 +401,12 @@ impl Binder<'_> {
             JoinType::JOIN_FULL => JoinKind::Full,
             _ => return self.refuse("this kind of join", -1),
         };
-        let (left, left_items) = self.from_item(join.larg())?;
+        let (left, left_items) = self.bind_item(join.larg())?;
         let mark = self.scope().items.len();
         let lateral_ok = matches!(kind, JoinKind::Inner | JoinKind::Left);
         let lateral = left_items.iter().cloned().map(|item| Item { lateral_only: true, lateral_ok, ..item });
         self.scope().items.extend(lateral);
-        let right = self.from_item(join.rarg());
+        let right = self.bind_item(join.rarg());
         self.scope().items.truncate(mark);
         let (right, right_items) = right?;
         self.check_join_names(&left_items, &right_items)?;

@@ -493,7 +493,7 @@ impl Binder<'_> {
     }
 
     fn select(&mut self, select: &nodes::SelectStmt, unknowns: Unknowns) -> Result<Query> {
-        let mut from = self.from_clause(select.from_clause())?;
+        let mut from = self.bind_from(select.from_clause())?;
         self.named_windows(select)?;
         let mut targets = self.targets(select.target_list(), Place::Target)?;
         let filter = match select.where_clause() {

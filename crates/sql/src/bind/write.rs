@@ -501,7 +501,7 @@ impl Binder<'_> {
             item.lateral_only = true;
             item.lateral_ok = false;
         });
-        self.from_clause(clause)
+        self.bind_from(clause)
     }
 
     fn write_filter(&mut self, node: Node<'_>) -> Result<Option<Expr>> {

@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// I-20
+    /// I-41
     #[test]
     fn a_statement_that_lacks_any_one_predicate_is_refused() {
         let mut cuts = 0;
@@ -320,7 +320,7 @@ mod tests {
         assert!(cuts >= 60, "only {cuts} predicates were cut");
     }
 
-    /// I-20
+    /// I-41
     #[test]
     fn a_predicate_in_a_place_that_keeps_nothing_back_is_no_proof() {
         let on = and_predicate(equal(col(1, 0), col(2, 0)), 1);
@@ -336,7 +336,7 @@ mod tests {
         crate::plan::fixture::and(vec![on, predicate(RelId(rel))])
     }
 
-    /// I-20
+    /// I-41
     #[test]
     fn every_fragment_of_a_plan_is_scoped() {
         for given in statements() {

@@ -100,11 +100,10 @@ mod tests {
     #[test]
     fn tables_of_data_may_be_long_and_have_empty_fields() {
         let table = "a\t\n".repeat(MAX_LINES + 1);
-        let repo = Repo::of(&[("crates/a/src/b.tsv", &table), ("crates/a/tests/c.txt", &table)]);
-        assert!(short_files(&repo).is_empty());
-        assert!(no_trailing_whitespace(&repo).is_empty());
-        let code = Repo::of(&[("crates/a/src/c.txt", &table)]);
-        assert_eq!(short_files(&code).len(), 1);
+        let data = [("crates/a/src/b.tsv", table.as_str()), ("crates/a/tests/c.txt", &table)];
+        assert!(found(short_files, &data).is_empty());
+        assert!(found(no_trailing_whitespace, &data).is_empty());
+        assert_eq!(found(short_files, &[("crates/a/src/c.txt", &table)]).len(), 1);
     }
 
     #[test]

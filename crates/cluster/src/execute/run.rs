@@ -32,7 +32,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Table, TableKind};
-use isles_kernel::value::{Value, key_bytes};
+use isles_kernel::value::{DataType, Value, key_bytes};
 use isles_sql::plan::{
     Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
     ShardsNode, StageNode, StageRows, Touch,
@@ -343,7 +343,12 @@ impl<'a> Runner<'a> {
             for field in &input.columns {
                 let untold =
                     || SqlError::unsupported(format!("column \"{}\" has a type that is not supported", field.name));
-                columns.push((field.name.clone(), carrier(field.ty.oid).ok_or_else(untold)?));
+                // A column of the system's tables whose type has no values of ours is null or a text.
+                let known = match &input.rows {
+                    StageRows::System(_) => Some(carrier(field.ty.oid).unwrap_or(DataType::Text)),
+                    StageRows::Node(_) => carrier(field.ty.oid),
+                };
+                columns.push((field.name.clone(), known.ok_or_else(untold)?));
             }
             inputs.push((input.name.clone(), columns, rows));
         }

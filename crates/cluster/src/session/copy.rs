@@ -66,10 +66,10 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
             };
             let (fields, rows) = session.query(&sql).await?;
             let settings = session.value_settings(0)?;
-            CopyOut::new(options, fields, rows, settings).map(Answer::CopyOut)
+            CopyOut::new(options, fields, rows, settings).map(|copy| Answer::CopyOut(Box::new(copy)))
         }
         (CopyDirection::In, CopySource::Table { table, columns, filter: None }) => {
-            copy_in(session, options, table, columns).await.map(Answer::CopyIn)
+            copy_in(session, options, table, columns).await.map(|copy| Answer::CopyIn(Box::new(copy)))
         }
         (CopyDirection::In, CopySource::Table { .. }) => {
             Err(SqlError::unsupported("COPY FROM with WHERE is not supported"))
@@ -215,7 +215,10 @@ impl CopyIn {
         if batch.is_empty() {
             return Ok(());
         }
-        let Compiled::Rows { plan: Plan::Insert(plan), .. } = &self.prepared.compiled else {
+        let Compiled::Rows { plan, .. } = &self.prepared.compiled else {
+            return Err(SqlError::new("XX000", "COPY needs an insert"));
+        };
+        let Plan::Insert(plan) = &**plan else {
             return Err(SqlError::new("XX000", "COPY needs an insert"));
         };
         let InsertRows::Values(rows) = &plan.rows else {

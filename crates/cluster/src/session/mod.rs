@@ -85,9 +85,9 @@ pub enum Answer {
     /// No rows, and a tag such as `INSERT 0 1`.
     Done { tag: String },
     /// Send CopyInResponse, then feed what the client sends.
-    CopyIn(CopyIn),
+    CopyIn(Box<CopyIn>),
     /// Send CopyOutResponse, then what it gives.
-    CopyOut(CopyOut),
+    CopyOut(Box<CopyOut>),
     /// The statement was empty.
     Empty,
 }

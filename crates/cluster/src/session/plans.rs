@@ -29,7 +29,7 @@ const MAX_CACHED_BYTES: usize = 16 << 10;
 /// What a statement turned out to be.
 pub(crate) enum Compiled {
     Rows {
-        plan: Plan,
+        plan: Box<Plan>,
         kind: RowsKind,
     },
     Explain(Box<Explain>),
@@ -192,7 +192,7 @@ fn compile(
             let kind = RowsKind::of(&statement);
             let fields = fields_of(&statement);
             let plan = plan::plan(*statement, &PlanContext::default())?;
-            (Compiled::Rows { plan, kind }, fields)
+            (Compiled::Rows { plan: Box::new(plan), kind }, fields)
         }
         BoundStatement::Explain(explain) => (Compiled::Explain(explain), Some(vec![text_field("QUERY PLAN")])),
         BoundStatement::Other(utility) => {

@@ -7,7 +7,7 @@ use super::{Answer, MAX_NAMED, Result, Rows, Session, copy};
 use crate::execute::bounds;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Schema, TableKind};
+use isles_kernel::schema::{Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
 use isles_sql::bind::ddl::DdlChange;
 use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, RoleStatement, SetScope, SetValue, ShowIsles, Utility};
@@ -414,7 +414,8 @@ impl Session {
     async fn apply_ddl(&mut self, change: &DdlChange, version: isles_kernel::names::SchemaVersion) -> Result<Answer> {
         let mut schema = self.database.schema();
         if !change.changes.is_empty() {
-            schema = self.database.change_schema(version, change.changes.clone()).await?;
+            let changes = self.with_computed_defaults(change).await?;
+            schema = self.database.change_schema(version, changes).await?;
         }
         for notice in &change.notices {
             self.notices.push(("NOTICE", notice.clone()));
@@ -434,6 +435,31 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// The changes, where a new column's default has the value of this moment, which the rows that are there get.
+    async fn with_computed_defaults(&mut self, change: &DdlChange) -> Result<Vec<SchemaChange>> {
+        let mut changes = change.changes.clone();
+        for entry in &change.compute {
+            let value = self.value_of(&entry.expression).await?;
+            match changes.get_mut(entry.change) {
+                Some(SchemaChange::AddColumn { column, .. }) => column.default = Some(value),
+                _ => {
+                    return Err(SqlError::new("XX000", "a default was computed for something other than a new column"));
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The value of an expression over nothing.
+    async fn value_of(&mut self, expression: &str) -> Result<Value> {
+        let prepared = self.prepare_now(&format!("SELECT {expression}"), &[])?;
+        let Answer::Rows(mut rows) = Box::pin(self.execute_now(&prepared, Vec::new())).await? else {
+            return Err(SqlError::new("XX000", "an expression returned no rows"));
+        };
+        let first = rows.next(1).await?.and_then(|rows| rows.into_iter().next());
+        first.and_then(|row| row.into_iter().next()).ok_or_else(|| SqlError::new("XX000", "an expression has no value"))
     }
 
     async fn role(&mut self, role: &RoleStatement) -> Result<()> {

@@ -765,9 +765,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             Ok(Answer::Empty) => Ran::Empty,
             Ok(Answer::CopyIn(copy)) => {
                 self.wire.replies.copy_in(copy.format, copy.columns);
-                return Ok(Ran::CopyIn(Box::new(copy)));
+                return Ok(Ran::CopyIn(copy));
             }
-            Ok(Answer::CopyOut(copy)) => return self.copy_out(copy).await,
+            Ok(Answer::CopyOut(copy)) => return self.copy_out(*copy).await,
             // Rows are sent by the callers, who know the formats.
             Ok(Answer::Rows(rows)) => Ran::Suspended(rows),
             Err(error) => Ran::Failed(error),

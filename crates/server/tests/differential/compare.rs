@@ -72,7 +72,7 @@ impl History {
             must(&oracle, &sql).await;
         }
         for n in 0..statements {
-            let statement = generator.next();
+            let statement = generator.statement();
             history.step(&isles, &oracle, &statement, &mut generator).await;
             if n % TABLES_EVERY == TABLES_EVERY - 1 || n + 1 == statements {
                 history.compare_tables(&isles, &oracle, &generator).await;

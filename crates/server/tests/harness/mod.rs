@@ -1,24 +1,27 @@
 //! A fresh Isles, over SQLite or PostgreSQL shards, and a fresh database of plain PostgreSQL beside it.
 
+// Several test programs share this file, and none uses all of it.
+#![allow(dead_code)]
+
 use isles_sim::pgserver;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use tokio_postgres::{Client, NoTls};
 
 #[derive(Debug, Clone, Copy)]
-pub enum Setup {
+pub(crate) enum Setup {
     Sqlite { shards: usize },
     Postgres { shards: usize },
 }
 
-pub struct Server {
+pub(crate) struct Server {
     process: Child,
     url: String,
     _data: tempfile::TempDir,
 }
 
 impl Server {
-    pub async fn start(setup: Setup) -> Server {
+    pub(crate) async fn start(setup: Setup) -> Server {
         Server::launch(|command| match setup {
             Setup::Sqlite { shards } => command.args(["--shards", &shards.to_string()]),
             Setup::Postgres { shards } => {
@@ -46,33 +49,33 @@ impl Server {
     }
 
     /// Isles over PostgreSQL databases that are there already.
-    pub async fn over(urls: &[String]) -> Server {
+    pub(crate) async fn over(urls: &[String]) -> Server {
         Server::launch(|command| command.args(urls.iter().flat_map(|url| ["--postgres", url])))
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    pub async fn isles(&self) -> Client {
+    pub(crate) async fn isles(&self) -> Client {
         let client = connect(&self.url).await;
         client.batch_execute("SET isles.tenant = 'acme'; SET TimeZone = 'UTC'").await.expect("settings");
         client
     }
 
     /// A fresh database of plain PostgreSQL.
-    pub async fn oracle() -> Client {
+    pub(crate) async fn oracle() -> Client {
         let client = connect(&pgserver::shared().create_database()).await;
         client.batch_execute("SET TimeZone = 'UTC'").await.expect("settings");
         client
     }
 }
 
-pub async fn connect(url: &str) -> Client {
+pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) =
         tokio_postgres::connect(url, NoTls).await.unwrap_or_else(|error| panic!("{url}: {error}"));
     tokio::spawn(connection);

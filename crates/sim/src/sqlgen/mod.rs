@@ -1,7 +1,7 @@
 //! Random SQL that two databases can be compared on.
 //!
 //!     Generator::new(seed) → schema() → tables, once for each dialect
-//!                          → next()   → one statement, and what may be compared of its answer
+//!                          → statement() → one statement, and what may be compared of its answer
 //!
 //! PostgreSQL is the oracle: each statement runs on it and on Isles, and the answers must agree. So a statement is
 //! made to have one right answer. Rows come in no order unless all columns are ordered by; `LIMIT` always has such an
@@ -175,7 +175,7 @@ impl Generator {
     }
 
     /// The next statement.
-    pub fn next(&mut self) -> Statement {
+    pub fn statement(&mut self) -> Statement {
         statement::next(self)
     }
 }

@@ -429,7 +429,7 @@ fn comments_are_found_by_what_they_are_on() {
 fn a_check_is_in_parentheses() {
     let oid = rows("pg_catalog.pg_constraint", &facts()).expect("rows");
     let check = oid.iter().find(|row| row[1] == Value::text("positive")).expect("there")[0].clone();
-    assert_eq!(said("pg_get_constraintdef", &[check.clone()]), "CHECK ((price > 0))");
+    assert_eq!(said("pg_get_constraintdef", std::slice::from_ref(&check)), "CHECK ((price > 0))");
     assert_eq!(said("pg_get_constraintdef", &[check, Value::Bool(true)]), "CHECK (price > 0)");
     let clause = show("information_schema.check_constraints", &["check_clause"], &[("constraint_name", "positive")]);
     assert_eq!(clause, ["((price > 0))"]);

@@ -161,10 +161,10 @@ unsafe impl VTabCursor for Cursor<'_> {
 
     fn column(&self, context: &mut Context, at: c_int) -> rusqlite::Result<()> {
         if at as usize == call::ROWS_COLUMNS {
-            return context.set_result(&self.number);
+            return context.set_result(self.number);
         }
         let value = self.row.as_ref().and_then(|row| row.get(at as usize)).unwrap_or(&Value::Null);
-        context.set_result(&value::Stored(value))
+        context.set_result(value::Stored(value))
     }
 
     fn rowid(&self) -> rusqlite::Result<i64> {

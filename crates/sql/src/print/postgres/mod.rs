@@ -199,7 +199,7 @@ impl Printer {
 
     /// A select and its order. Keys that are shown are named by position; hidden ones are computed in place.
     fn select(&mut self, select: &Select, order: &[OrderBy], width: usize) -> Result<String> {
-        let from = self.from_list(&select.from)?;
+        let from = self.sources(&select.from)?;
         let keys = match &select.group_by {
             GroupBy::None => Vec::new(),
             GroupBy::Keys(keys) | GroupBy::Sets { keys, .. } => keys.clone(),
@@ -292,12 +292,12 @@ impl Printer {
         Ok(out)
     }
 
-    fn from_list(&mut self, items: &[From]) -> Result<String> {
-        let parts = items.iter().map(|item| self.from_item(item)).collect::<Result<Vec<_>>>()?;
+    fn sources(&mut self, items: &[From]) -> Result<String> {
+        let parts = items.iter().map(|item| self.source_of(item)).collect::<Result<Vec<_>>>()?;
         Ok(if parts.is_empty() { String::new() } else { format!(" FROM {}", parts.join(", ")) })
     }
 
-    fn from_item(&mut self, from: &From) -> Result<String> {
+    fn source_of(&mut self, from: &From) -> Result<String> {
         match from {
             From::Relation(relation) => self.relation(relation),
             From::Subquery { rel, query, lateral } => {
@@ -342,7 +342,7 @@ impl Printer {
     }
 
     fn join(&mut self, join: &Join) -> Result<String> {
-        let (left, right) = (self.from_item(&join.left)?, self.from_item(&join.right)?);
+        let (left, right) = (self.source_of(&join.left)?, self.source_of(&join.right)?);
         let right = if matches!(join.right, From::Join(_)) { format!("({right})") } else { right };
         let on = match &join.on {
             Some(on) => format!(" ON {}", self.expr(on)?),

@@ -117,7 +117,7 @@ impl Printer {
         table(&update.target)?;
         let with = self.with(&update.ctes)?;
         let target = self.relation(&update.target)?;
-        let from = self.from_list(&update.from)?;
+        let from = self.sources(&update.from)?;
         let set = self.assignments(&update.target, &update.assignments)?;
         let filter = self.filter(update.filter.as_ref())?;
         let returning = self.returning(update.returning.as_ref())?;
@@ -128,7 +128,7 @@ impl Printer {
         table(&delete.target)?;
         let with = self.with(&delete.ctes)?;
         let target = self.relation(&delete.target)?;
-        let using = self.from_list(&delete.using)?.replacen(" FROM ", " USING ", 1);
+        let using = self.sources(&delete.using)?.replacen(" FROM ", " USING ", 1);
         let filter = self.filter(delete.filter.as_ref())?;
         let returning = self.returning(delete.returning.as_ref())?;
         Ok(format!("{with}DELETE FROM {target}{using}{filter}{returning}"))

@@ -64,11 +64,11 @@ fn is_one_group(select: &Select) -> bool {
 }
 
 impl Printer {
-    pub(super) fn from_list(&mut self, items: &[From]) -> Result<FromText> {
+    pub(super) fn sources(&mut self, items: &[From]) -> Result<FromText> {
         let mut earlier = Vec::new();
         let mut out = FromText { text: String::new(), conditions: Vec::new() };
         for from in items {
-            let item = self.from_item(from, &earlier)?;
+            let item = self.source_of(from, &earlier)?;
             walk::relations(from, &mut earlier);
             out.conditions.extend(item.conditions);
             if let Some(text) = item.text {
@@ -82,7 +82,7 @@ impl Printer {
     }
 
     /// `earlier` are the relations that a lateral item may refer to.
-    fn from_item(&mut self, from: &From, earlier: &[RelId]) -> Result<Item> {
+    fn source_of(&mut self, from: &From, earlier: &[RelId]) -> Result<Item> {
         match from {
             From::Relation(relation) => self.relation(relation).map(Item::of),
             From::Subquery { rel, query, .. } if walk::refers_to(query, earlier) => self.lateral(*rel, query),
@@ -126,7 +126,7 @@ impl Printer {
     }
 
     fn join(&mut self, join: &Join, earlier: &[RelId]) -> Result<Item> {
-        let left = self.from_item(&join.left, earlier)?;
+        let left = self.source_of(&join.left, earlier)?;
         let mut seen = earlier.to_vec();
         walk::relations(&join.left, &mut seen);
         if let From::Subquery { rel, query, .. } = &join.right
@@ -134,7 +134,7 @@ impl Printer {
         {
             return self.lateral_join(join, left, *rel, query);
         }
-        let right = self.from_item(&join.right, &seen)?;
+        let right = self.source_of(&join.right, &seen)?;
         let (Some(left_text), Some(right_text)) = (left.text, right.text) else {
             return Err(unsupported("this use of LATERAL"));
         };
@@ -169,7 +169,7 @@ impl Printer {
             }
             Rows::Any => {
                 let select = plain_select(query).ok_or_else(|| unsupported("this form of LATERAL"))?;
-                let from = self.from_list(&select.from)?;
+                let from = self.sources(&select.from)?;
                 let mut conditions = from.conditions;
                 if let Some(filter) = &select.filter {
                     conditions.push(self.condition(filter)?);
@@ -222,7 +222,7 @@ impl Printer {
         if !select.targets.iter().all(|target| matches!(target.kind, ExprKind::Column { .. })) {
             return Err(unsupported("LEFT JOIN LATERAL with expressions"));
         }
-        let from = self.from_list(&select.from)?;
+        let from = self.sources(&select.from)?;
         let texts = select.targets.iter().map(|target| self.expr(target)).collect::<Result<_>>()?;
         self.names.insert(rel, Names::Inline(texts));
         let mut conditions = from.conditions;

@@ -289,7 +289,7 @@ impl Printer {
 
     /// `SELECT … FROM … WHERE … GROUP BY … HAVING …`, with the first `width` targets.
     fn select_core(&mut self, select: &Select, width: usize) -> Result<String> {
-        let from = self.from_list(&select.from)?;
+        let from = self.sources(&select.from)?;
         let distinct = select.distinct == Distinct::All;
         let mut targets = Vec::new();
         for (at, target) in select.targets.iter().take(width).enumerate() {

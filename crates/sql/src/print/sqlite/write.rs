@@ -122,7 +122,7 @@ impl Printer {
         table(&update.target)?;
         let with = self.with(&update.ctes)?;
         let target = self.relation(&update.target)?;
-        let from = self.from_list(&update.from)?;
+        let from = self.sources(&update.from)?;
         let set = self.assignments(&update.target, &update.assignments)?;
         let filter = self.filter(&from.conditions, update.filter.as_ref())?;
         let returning = self.returning(&update.target, update.returning.as_ref())?;
@@ -147,7 +147,7 @@ impl Printer {
         let alias = alias(delete.target.rel);
         let key = table.physical_key().iter().map(|name| format!("{alias}.{}", quoted(name))).collect::<Vec<_>>();
         let key = key.join(", ");
-        let using = self.from_list(&delete.using)?;
+        let using = self.sources(&delete.using)?;
         let filter = self.filter(&using.conditions, delete.filter.as_ref())?;
         let others = using.text.strip_prefix(" FROM ").map_or(String::new(), |others| format!(", {others}"));
         Ok(format!(" WHERE ({key}) IN (SELECT {key} FROM {target}{others}{filter})"))

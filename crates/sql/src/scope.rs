@@ -250,6 +250,11 @@ mod tests {
             for inner in joins {
                 let nested = join(inner, tenant(2), tenant(3), equal(col(2, 1), col(3, 1)));
                 all.push(statement(select(vec![join(kind, tenant(1), nested, on())], None)));
+                for (first, last) in [(tenant(2), hashed(3)), (hashed(2), tenant(3))] {
+                    let nested = || join(inner, first.clone(), last.clone(), equal(col(2, 1), col(3, 1)));
+                    all.push(statement(select(vec![join(kind, hashed(1), nested(), on())], None)));
+                    all.push(statement(select(vec![join(kind, nested(), hashed(1), on())], None)));
+                }
             }
         }
         let derived =

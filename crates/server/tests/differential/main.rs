@@ -26,7 +26,9 @@ fn number(name: &str) -> Option<u64> {
 
 async fn agree(setup: Setup, first_seed: u64) {
     if let Some(seed) = number("ISLES_FUZZ_SEED") {
-        History::run(setup, seed, HISTORY).await.assert_agreed();
+        let history = History::run(setup, seed, HISTORY).await;
+        println!("{}", history.counts);
+        history.assert_agreed();
         return;
     }
     let statements = number("ISLES_FUZZ_STATEMENTS").unwrap_or(STATEMENTS);

@@ -107,6 +107,7 @@ scripts! {
     count_distinct_over_shards,
     delete_where_not_in,
     delete_where_not_like,
+    deviation_has_the_digits_of_its_variance,
     distinct_over_shards,
     failing_ddl_is_reported,
     group_by_merges_groups,

@@ -41,6 +41,10 @@ mod function {
     pub(super) const NUMERIC_MULTIPLY: Oid = Oid(1726);
     pub(super) const NUMERIC_DIVIDE: Oid = Oid(1727);
     pub(super) const NUMERIC_AT_MOST: Oid = Oid(1723);
+    pub(super) const NUMERIC_SCALE: Oid = Oid(3281);
+    pub(super) const NUMERIC_ROUND: Oid = Oid(1707);
+    pub(super) const INT4_MULTIPLY: Oid = Oid(141);
+    pub(super) const INT4_ADD: Oid = Oid(177);
     pub(super) const NUMERIC_SQUARE_ROOT: Oid = Oid(1730);
     pub(super) const FLOAT8_DIVIDE: Oid = Oid(217);
     pub(super) const INTERVAL_DIVIDE: Oid = Oid(1326);
@@ -261,11 +265,7 @@ impl Phases {
         let quotient = operator(function::NUMERIC_DIVIDE, "/", vec![numerator.clone(), denominator], types::NUMERIC);
         let value = match root {
             Root::No => quotient,
-            Root::Yes => {
-                let display = crate::tree::Display::Function("sqrt".into());
-                let function = function::NUMERIC_SQUARE_ROOT;
-                Expr::new(ExprKind::Call { function, display, args: vec![quotient] }, types::NUMERIC)
-            }
+            Root::Yes => deviation(quotient),
         };
         let few = match spreads {
             Spreads::Population => "0",
@@ -299,6 +299,28 @@ impl Phases {
         sum_of(last, part, types::NUMERIC)
     }
 }
+
+/// The root of a variance, with as many digits as the variance has: `sqrt(numeric)` would choose more. It is taken of
+/// so many digits that rounding it a second time cannot change what rounding it once would have given.
+fn deviation(variance: Expr) -> Expr {
+    let call = |function, name: &str, args, ty| {
+        let display = crate::tree::Display::Function(name.into());
+        Expr::new(ExprKind::Call { function, display, args }, ty)
+    };
+    let int4 = |n| Expr::new(ExprKind::Const(Value::Int(n)), types::INT4);
+    let shown = call(function::NUMERIC_SCALE, "scale", vec![variance.clone()], types::INT4);
+    // NaN has no scale, and stays what it is at any.
+    let shown = Expr::new(ExprKind::Coalesce(vec![shown, int4(0)]), types::INT4);
+    let twice = operator(function::INT4_MULTIPLY, "*", vec![shown.clone(), int4(2)], types::INT4);
+    let enough = operator(function::INT4_ADD, "+", vec![twice, int4(ROOT_DIGITS)], types::INT4);
+    let round = |value, digits| call(function::NUMERIC_ROUND, "round", vec![value, digits], types::NUMERIC);
+    let root = call(function::NUMERIC_SQUARE_ROOT, "sqrt", vec![round(variance, enough)], types::NUMERIC);
+    round(root, shown)
+}
+
+/// A variance of scale s and below 10^w, unless its root ends there, is farther than 10^-(2s + w/2 + 2) from where the
+/// rounding of its root changes. Variances of more than a hundred digits are none of data.
+const ROOT_DIGITS: i64 = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spreads {

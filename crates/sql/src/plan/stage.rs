@@ -212,8 +212,13 @@ impl Stager<'_> {
                 let mut on = split(join.on.take());
                 let (left, right) = match join.kind {
                     JoinKind::Inner => {
-                        // Under an outer join; above one it would have been taken apart.
-                        (self.side(join.left, &mut on, pieces)?, self.side(join.right, &mut on, pieces)?)
+                        // Under an outer join; above one it would have been taken apart. What may go with the join may
+                        // go with either side of it, and what neither takes stays where it was.
+                        let above = parts.clone();
+                        on.append(parts);
+                        let sides = (self.side(join.left, &mut on, pieces)?, self.side(join.right, &mut on, pieces)?);
+                        (*parts, on) = on.into_iter().partition(|part| above.contains(part));
+                        sides
                     }
                     JoinKind::Left => (self.side(join.left, parts, pieces)?, self.side(join.right, &mut on, pieces)?),
                     JoinKind::Right => (self.side(join.left, &mut on, pieces)?, self.side(join.right, parts, pieces)?),

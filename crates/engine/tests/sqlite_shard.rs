@@ -160,9 +160,9 @@ async fn a_newer_format_is_refused() {
     let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
-    raw.pragma_update(None, "user_version", 2).expect("newer");
+    raw.pragma_update(None, "user_version", 3).expect("newer");
     drop(raw);
-    check_message(&refused(&path).await, &["has format 2", "knows 1"]);
+    check_message(&refused(&path).await, &["has format 3", "knows 2"]);
 }
 
 /// I-63: what a statement from above may not do.

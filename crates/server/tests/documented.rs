@@ -72,7 +72,9 @@ async fn check(setup: Setup, side: fn(&Example) -> Claim) {
     assert!(examples.len() > 80, "only {} examples were found", examples.len());
     let server = Server::start(setup).await;
     let client = server.isles().await;
-    client.batch_execute(&schema(&document)).await.expect("the tables of the examples");
+    for statement in schema(&document).lines() {
+        client.batch_execute(statement).await.unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+    }
     let mut wrong = Vec::new();
     for example in &examples {
         let found = outcome(&client, &example.sql).await;

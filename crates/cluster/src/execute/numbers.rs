@@ -8,6 +8,7 @@ use super::inputs::Inputs;
 use super::run::{Boxed, Sources};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::bind::ROW_ID;
 use isles_sql::plan::Fragment;
 use isles_sql::tree::{Body, CastHow, Expr, ExprKind, Statement};
 use isles_sql::types::Oid;
@@ -20,7 +21,7 @@ const LASTVAL: Oid = Oid(2559);
 
 fn is_sequence_call(expr: &Expr) -> bool {
     matches!(&expr.kind, ExprKind::Call { function, .. }
-        if [NEXTVAL, CURRVAL, SETVAL, SETVAL_CALLED, LASTVAL].contains(function))
+        if [NEXTVAL, CURRVAL, SETVAL, SETVAL_CALLED, LASTVAL, ROW_ID].contains(function))
 }
 
 /// The parts of an expression that are computed whenever it is, or some of them.
@@ -94,6 +95,7 @@ async fn call(expr: &Expr, sources: &dyn Sources, inputs: Inputs<'_>) -> Result<
     };
     match *function {
         LASTVAL => sources.last_value(),
+        ROW_ID => Ok(sources.row_id()),
         NEXTVAL => sources.next_value(&name(&args[0], sources, inputs)?).await,
         CURRVAL => sources.current_value(&name(&args[0], sources, inputs)?),
         SETVAL => sources.set_value(&name(&args[0], sources, inputs)?, number(1)?, true).await,

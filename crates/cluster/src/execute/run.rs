@@ -70,6 +70,8 @@ pub(crate) trait Sources: Known {
     fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>>;
     fn current_value(&self, name: &str) -> Result<i64, SqlError>;
     fn last_value(&self) -> Result<i64, SqlError>;
+    /// A key for a row of a table that has none of its own: random, and so unique over all shards without asking them.
+    fn row_id(&self) -> i64;
 }
 
 /// What carries out one statement.

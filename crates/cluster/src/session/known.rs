@@ -72,7 +72,7 @@ impl StatementKnowledge {
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         self.facts.get_or_init(|| {
-            let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "postgres");
+            let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "isles");
             facts.user = self.user.clone();
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
@@ -200,5 +200,10 @@ impl Sources for StatementKnowledge {
         let memory = self.memory();
         let found = memory.last.as_ref().and_then(|name| memory.values.get(name)).copied();
         found.ok_or_else(|| SqlError::new("55000", "lastval is not yet defined in this session"))
+    }
+
+    fn row_id(&self) -> i64 {
+        // Without the sign: 63 bits.
+        (self.database.env.random() >> 1) as i64
     }
 }

@@ -97,6 +97,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    added_column_has_its_default,
     alias_with_where,
     alter_view_cte_window,
     average_is_not_an_average_of_averages,
@@ -134,6 +135,7 @@ scripts! {
     shard_key_update_moves_the_row,
     subqueries_span_shards,
     sum_of_nothing_is_null,
+    table_without_a_key,
     transactions_over_shards,
     union_is_not_dropped,
     unique_key_without_the_shard_key_is_refused,

@@ -131,8 +131,6 @@ fn expressions(generator: &mut Generator) -> (String, Compare) {
             "10 > 9",
             "'a' < 'B'",
             "'abc' LIKE 'A%'",
-            "0xFF",
-            "1_000",
             "- - 5",
             "2 ^ 3",
             "2 ^ -1",

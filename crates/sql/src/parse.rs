@@ -243,7 +243,7 @@ impl<'a> Scanner<'a> {
             b')' | b']' => self.leave_paren(),
             b';' => return self.end_statement(),
             _ if is_name_start(byte) => return self.word(),
-            b'0'..=b'9' => self.skip_while(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_'),
+            b'0'..=b'9' => return self.number(),
             _ => self.at += 1,
         }
         Ok(())
@@ -300,6 +300,25 @@ impl<'a> Scanner<'a> {
             self.open.pop();
         }
         Ok(())
+    }
+
+    /// The grammar is of a later PostgreSQL, which reads `0xFF` and `1_000` as numbers. In PostgreSQL 15 they are none.
+    fn number(&mut self) -> Result<(), SqlError> {
+        let mut start = self.at;
+        self.skip_while(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_');
+        let mut what = "numeric literal";
+        if start > 0 && self.text[start - 1] == b'$' {
+            (start, what) = (start - 1, "parameter");
+        }
+        let number = &self.text[start..self.at];
+        let of_base = matches!(number, [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..]);
+        let junk = if of_base { Some(1) } else { number.iter().position(|byte| *byte == b'_') };
+        let Some(junk) = junk else { return Ok(()) };
+        let end = number[junk..].iter().position(|byte| *byte == b'.').map_or(number.len(), |at| junk + at);
+        let near = String::from_utf8_lossy(&number[..end]);
+        let before = String::from_utf8_lossy(&self.text[..start]).chars().count();
+        let message = format!("trailing junk after {what} at or near \"{near}\"");
+        Err(SqlError::new("42601", message).at(u32::try_from(before + 1).ok()))
     }
 
     fn skip_while(&mut self, mut accept: impl FnMut(u8) -> bool) {
@@ -391,6 +410,19 @@ mod tests {
         assert_eq!((bad.message.as_str(), bad.position), ("syntax error at end of input", Some(11)));
         let bad = error("select 'abc");
         assert_eq!((bad.message.as_str(), bad.position), ("unterminated quoted string at or near \"'abc\"", Some(8)));
+    }
+
+    #[test]
+    fn numbers_of_later_versions_are_refused_as_postgresql_15_does() {
+        for number in ["0xFF", "0o17", "0b11", "1_000", "1.5_0", "1e1_0"] {
+            let bad = error(&format!("select 'ä', {number}"));
+            let message = format!("trailing junk after numeric literal at or near \"{number}\"");
+            assert_eq!((bad.sqlstate, bad.message, bad.position), ("42601", message, Some(13)));
+        }
+        for good in ["select a_1, $1, 1e5, 1.5, '0xFF', \"1_0\" -- 1_000", "select $$1_0$$, arr[1:a_b] /* 0xFF */"] {
+            assert!(parse_one(good).is_ok(), "{good}");
+        }
+        assert_eq!(error("select $1_0").message, "trailing junk after parameter at or near \"$1_0\"");
     }
 
     #[test]

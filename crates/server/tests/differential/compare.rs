@@ -20,6 +20,8 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     pub(crate) rows: u64,
     refusals: BTreeMap<String, u64>,
+    /// SQLSTATEs of what failed on both, Isles' first.
+    failures: BTreeMap<(String, String), u64>,
 }
 
 impl Counts {
@@ -31,16 +33,21 @@ impl Counts {
         for (reason, count) in &other.refusals {
             *self.refusals.entry(reason.clone()).or_default() += count;
         }
+        for (states, count) in &other.failures {
+            *self.failures.entry(states.clone()).or_default() += count;
+        }
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { statements, refused, failed, rows, refusals } = self;
+        let Counts { statements, refused, failed, rows, refusals, failures } = self;
         writeln!(f, "{statements} statements, {rows} rows, {failed} failed on both, {refused} refused:")?;
         let mut reasons: Vec<_> = refusals.iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-        reasons.iter().take(25).try_for_each(|(reason, count)| writeln!(f, "{count:6}  {reason}"))
+        reasons.iter().take(25).try_for_each(|(reason, count)| writeln!(f, "{count:6}  {reason}"))?;
+        writeln!(f, "failed on both, Isles with and PostgreSQL with:")?;
+        failures.iter().try_for_each(|((ours, theirs), count)| writeln!(f, "{count:6}  {ours} {theirs}"))
     }
 }
 
@@ -100,14 +107,26 @@ impl History {
         }
         let theirs = run(oracle, &statement.sql).await;
         self.count(&ours);
-        if !same(&ours, &theirs, statement.compare) {
+        let agreed = same(&ours, &theirs, statement.compare);
+        if !agreed {
             self.disagree(&statement.sql, &ours, &theirs);
-            // Whatever follows in the same transaction would only repeat the difference.
+        }
+        let failed = self.count_failure(&ours, &theirs);
+        if !agreed || failed {
+            // Whatever follows in the same transaction would only repeat the difference, or fail on both.
             if generator.abandon_transaction() {
                 must(isles, "ROLLBACK").await;
                 must(oracle, "ROLLBACK").await;
             }
         }
+    }
+
+    fn count_failure(&mut self, ours: &Reply, theirs: &Reply) -> bool {
+        let (Reply::Error { sqlstate: ours, .. }, Reply::Error { sqlstate: theirs, .. }) = (ours, theirs) else {
+            return false;
+        };
+        *self.counts.failures.entry((ours.clone(), theirs.clone())).or_default() += 1;
+        true
     }
 
     fn count(&mut self, reply: &Reply) {

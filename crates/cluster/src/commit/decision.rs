@@ -22,6 +22,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::{PledgeId, ShardId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// All records of commits.
 const PREFIX: &str = "commit/";
@@ -217,17 +218,24 @@ pub(crate) async fn redeem_shard(catalog: &dyn Catalog, shard: &dyn Shard) -> Re
     Ok(())
 }
 
-/// Carries out what is decided and takes back what is not, but for `running`. Returns how many decisions must wait,
-/// since one of their shards cannot be reached.
+/// Carries out what is decided and takes back what is not, but for what is running. Returns how many decisions must
+/// wait, since one of their shards cannot be reached.
+///
+/// Who is running is asked after the first look: what was there then and is not running now has ended, and whether it
+/// was decided is in the catalog by then. Asked before it, a transaction that has begun in between would look like one
+/// that was left behind, and its pledges would be taken back while it commits.
 pub(crate) async fn recover(
     catalog: &dyn Catalog,
     shards: &ShardSet,
     prefix: &str,
-    running: &BTreeSet<PledgeId>,
+    running: impl Fn() -> BTreeSet<PledgeId>,
 ) -> Result<usize, SqlError> {
+    let before: BTreeSet<PledgeId> = list(catalog).await?.into_keys().collect();
+    let pledged = pledged_on_servers(shards, prefix).await;
+    let running = running();
     let found = list(catalog).await?;
     let mut waiting = 0;
-    for (id, found) in found.iter().filter(|(id, _)| !running.contains(*id)) {
+    for (id, found) in found.iter().filter(|(id, _)| before.contains(*id) && !running.contains(*id)) {
         let done = match &found.decision {
             Some(decision) => carry_out(catalog, shards, id, decision).await,
             None => true,
@@ -238,14 +246,25 @@ pub(crate) async fn recover(
         }
     }
     let decided = |id: &PledgeId| found.get(id).is_some_and(|found| found.decision.is_some());
+    for (shard, id) in pledged.iter().filter(|(_, id)| !running.contains(id) && !decided(id)) {
+        // One that cannot be taken back now is found by the next sweep.
+        let _ = shard.revoke(id).await;
+    }
+    Ok(waiting)
+}
+
+/// The pledges that servers keep. A server that cannot be asked is asked by the next sweep.
+async fn pledged_on_servers(shards: &ShardSet, prefix: &str) -> Vec<(Arc<dyn Shard>, PledgeId)> {
+    let mut pledged = Vec::new();
     for (name, engine) in shards.all() {
         if engine == Engine::Postgres
             && let Ok(shard) = shards.get(&name).await
+            && let Ok(pledges) = shard.pledges(prefix).await
         {
-            revoke_undecided(&*shard, prefix, |id| decided(id) || running.contains(id)).await;
+            pledged.extend(pledges.into_iter().map(|id| (shard.clone(), id)));
         }
     }
-    Ok(waiting)
+    pledged
 }
 
 /// Whether all participants have it.
@@ -259,14 +278,6 @@ async fn carry_out(catalog: &dyn Catalog, shards: &ShardSet, id: &PledgeId, deci
         all &= done;
     }
     all
-}
-
-async fn revoke_undecided(shard: &dyn Shard, prefix: &str, keep: impl Fn(&PledgeId) -> bool) {
-    // A shard that cannot be asked is asked by the next sweep.
-    let Ok(pledges) = shard.pledges(prefix).await else { return };
-    for id in pledges.into_iter().filter(|id| !keep(id)) {
-        let _ = shard.revoke(&id).await;
-    }
 }
 
 #[cfg(test)]

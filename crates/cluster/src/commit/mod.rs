@@ -327,8 +327,7 @@ impl Coordinator {
     /// Takes back pledges that nobody has decided on and nobody is about to. Returns how many decisions wait for their
     /// shards.
     pub(crate) async fn sweep(&self) -> Result<usize, SqlError> {
-        let running = lock(&self.running).clone();
-        decision::recover(&*self.catalog, &self.shards, &self.prefix, &running).await
+        decision::recover(&*self.catalog, &self.shards, &self.prefix, || lock(&self.running).clone()).await
     }
 }
 

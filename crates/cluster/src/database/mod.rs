@@ -394,7 +394,7 @@ async fn recover(catalog: &dyn Catalog, shards: &ShardSet, prefix: &str) -> Resu
     for name in shards.names() {
         shards.get(name).await.map_err(|error| error.for_people())?;
     }
-    let waiting = decision::recover(catalog, shards, prefix, &BTreeSet::new()).await?;
+    let waiting = decision::recover(catalog, shards, prefix, BTreeSet::new).await?;
     if waiting > 0 {
         return Err(SqlError::new("57P03", "a committed transaction cannot be carried out on one of its shards"));
     }

@@ -7,9 +7,10 @@
 //! What PostgreSQL leaves out is left out: the arms of a CASE after the first that holds, the arguments of COALESCE
 //! after the first that is not null, the rest of an AND after the first false.
 
+use crate::builtins;
 use crate::runtime::{self, Env, compare};
 use crate::tree::{Context, Expr, ExprKind, Quantifier};
-use crate::types::{Oid, Type};
+use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 
@@ -34,10 +35,7 @@ pub trait Given {
     fn param(&self, index: usize) -> Option<Value>;
 
     /// What the session knows; none if it must be asked elsewhere.
-    fn context(&self, context: &Context) -> Option<Value>;
-
-    /// Whether PostgreSQL answers null for a null argument without calling the function.
-    fn is_strict(&self, function: Oid) -> bool;
+    fn context(&self, context: &Context, ty: Type) -> Option<Value>;
 }
 
 /// Evaluates an expression.
@@ -48,6 +46,11 @@ pub fn eval(expr: &Expr, env: &mut Env<'_>, given: &dyn Given) -> Result<Value> 
 struct Evaluator<'a, 'b> {
     env: &'a mut Env<'b>,
     given: &'a dyn Given,
+}
+
+/// Whether PostgreSQL answers null for a null argument without calling the function.
+fn is_strict(function: Oid) -> bool {
+    builtins::function(function).is_some_and(|function| function.strict)
 }
 
 fn truth(value: &Value) -> Option<bool> {
@@ -66,8 +69,12 @@ impl Evaluator<'_, '_> {
         match &expr.kind {
             ExprKind::Const(value) => Ok(value.clone()),
             ExprKind::Param(index) => self.given.param(*index).ok_or(EvalError::NeedsStage),
-            ExprKind::Context(context) => self.given.context(context).ok_or(EvalError::NeedsStage),
+            ExprKind::Context(context) => self.given.context(context, expr.ty).ok_or(EvalError::NeedsStage),
             ExprKind::Call { function, args, .. } => self.call_of(*function, args),
+            // Which object a number or a name stands for is known to whoever has the schema.
+            ExprKind::Cast { arg, .. } if types::names_object(arg.ty.oid) || types::names_object(expr.ty.oid) => {
+                Err(EvalError::NeedsStage)
+            }
             ExprKind::Cast { arg, how } => {
                 let value = self.eval(arg)?;
                 Ok(runtime::cast(self.env, value, arg.ty, expr.ty, *how)?)
@@ -108,7 +115,7 @@ impl Evaluator<'_, '_> {
 
     fn call(&mut self, function: Oid, args: &[Value], types: &[Oid]) -> Result<Value> {
         let scalar = runtime::scalar(function).ok_or(EvalError::NeedsStage)?;
-        if self.given.is_strict(function) && args.iter().any(Value::is_null) {
+        if is_strict(function) && args.iter().any(Value::is_null) {
             return Ok(Value::Null);
         }
         Ok((scalar.call)(self.env, args, types)?)
@@ -256,12 +263,8 @@ mod tests {
             Some(Value::Int(index as i64))
         }
 
-        fn context(&self, _: &Context) -> Option<Value> {
+        fn context(&self, _: &Context, _: Type) -> Option<Value> {
             None
-        }
-
-        fn is_strict(&self, _: Oid) -> bool {
-            true
         }
     }
 

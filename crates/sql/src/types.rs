@@ -123,6 +123,12 @@ fn scalar_carrier(ty: Oid) -> Option<DataType> {
     })
 }
 
+/// Whether values of this type are numbers that stand for the names of objects: `regclass` and its kin.
+pub fn names_object(ty: Oid) -> bool {
+    let kin = [REGPROC, REGPROCEDURE, REGOPER, REGOPERATOR, REGCLASS, REGTYPE, REGNAMESPACE, REGROLE];
+    kin.contains(&ty) || element_of(ty).is_some_and(|element| kin.contains(&element))
+}
+
 /// Every array type that is carried, beside the type of its members.
 const ARRAYS: [(Oid, Oid); 36] = [
     (BOOL_ARRAY, BOOL),

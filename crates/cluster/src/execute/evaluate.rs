@@ -1,16 +1,20 @@
 //! Expressions that the router computes by itself: keys, limits, rows to insert.
 //!
-//! Constants, parameters and what the session knows are taken as they are. Whatever needs a function is computed by a
-//! stage without inputs, so it means here what it means on a shard.
+//! Expressions are evaluated by the same functions that SQLite shards call. What needs more than that, a subquery or a
+//! function of the catalogs, is computed by a stage without inputs.
 
 use super::bounds::{MAX_BYTES, MAX_ROWS};
 use super::inputs::Inputs;
+use crate::session::known::now;
 use isles_engine::shard::{CancelToken, Engine, Limits};
 use isles_engine::sqlite::stage::Stage;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::eval::{EvalError, Given, eval};
 use isles_sql::plan::Fragment;
-use isles_sql::tree::{Body, CastHow, Distinct, Expr, ExprKind, Field, GroupBy, Query, Select, Statement};
+use isles_sql::runtime::Env;
+use isles_sql::tree::{Body, Context, Distinct, Expr, Field, GroupBy, Query, Select, Statement};
+use isles_sql::types::Type;
 use std::time::Duration;
 
 /// Computing a row without tables is a matter of microseconds.
@@ -18,15 +22,30 @@ const TIME: Duration = Duration::from_secs(10);
 /// Expressions of one computation: SQLite's own limit on the columns of a result is 2,000.
 const MAX_TARGETS: usize = 1_000;
 
-/// What needs no function.
+/// What the session and the client have given, as the evaluator asks for it.
+struct Here<'a>(Inputs<'a>);
+
+impl Given for Here<'_> {
+    // What is missing is an error of the stage's, which has the words for it.
+    fn param(&self, index: usize) -> Option<Value> {
+        self.0.param(index).ok()
+    }
+
+    fn context(&self, context: &Context, ty: Type) -> Option<Value> {
+        self.0.context(context, ty).ok()
+    }
+}
+
+/// What can be computed without an engine.
 fn simple(expr: &Expr, inputs: Inputs<'_>) -> Result<Option<Value>, SqlError> {
-    Ok(match &expr.kind {
-        ExprKind::Const(value) => Some(value.clone()),
-        ExprKind::Param(n) => Some(inputs.param(*n)?),
-        ExprKind::Context(context) => Some(inputs.context(context, expr.ty)?),
-        ExprKind::Cast { arg, how: CastHow::Relabel } => simple(arg, inputs)?,
-        _ => None,
-    })
+    let mut clock = || now(&**inputs.env);
+    let mut random = || inputs.env.random();
+    let mut env = Env { settings: inputs.known.settings(), clock: &mut clock, random: &mut random };
+    match eval(expr, &mut env, &Here(inputs)) {
+        Ok(value) => Ok(Some(value)),
+        Err(EvalError::NeedsStage) => Ok(None),
+        Err(EvalError::Sql(error)) => Err(error),
+    }
 }
 
 /// The value of an expression without columns.

@@ -10,6 +10,7 @@ use isles_kernel::value::Value;
 use isles_sql::plan::{Fragment, ParamSource};
 use isles_sql::print::Dialect;
 use isles_sql::system::SystemFunctions;
+use isles_sql::text::Settings;
 use isles_sql::tree::Context;
 use isles_sql::types::Type;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) trait Known: Send + Sync {
     /// The value of a context, as a value of this type.
     fn context(&self, context: &Context, ty: Type) -> Result<Value, SqlError>;
     fn tenant(&self) -> &Tenant;
+    /// What values look like and mean in this session.
+    fn settings(&self) -> &Settings;
     /// The functions that need the schema, for a stage.
     fn system(&self) -> Arc<dyn SystemFunctions>;
 }

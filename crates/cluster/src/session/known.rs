@@ -4,6 +4,7 @@ use super::settings::{Tenant, View};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
+use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, Sequence};
 use isles_kernel::value::Value;
@@ -19,8 +20,8 @@ const EPOCH_MICROS: i64 = 946_684_800_000_000;
 const MICROS_PER_DAY: i64 = 86_400_000_000;
 
 /// The wall clock as PostgreSQL counts it.
-pub(crate) fn now(database: &Database) -> i64 {
-    database.env.now_micros() as i64 - EPOCH_MICROS
+pub(crate) fn now(env: &dyn Env) -> i64 {
+    env.now_micros() as i64 - EPOCH_MICROS
 }
 
 /// What `currval` and `lastval` remember.
@@ -138,6 +139,10 @@ impl Known for StatementKnowledge {
                 None => Err(SqlError::new("42704", format!("unrecognized configuration parameter \"{name}\""))),
             },
         }
+    }
+
+    fn settings(&self) -> &text::Settings {
+        &self.values
     }
 
     fn tenant(&self) -> &Tenant {

@@ -23,7 +23,7 @@
 
 mod copy;
 mod cursor;
-mod known;
+pub(crate) mod known;
 pub(crate) mod plans;
 pub(crate) mod settings;
 mod transact;
@@ -349,7 +349,7 @@ impl Session {
     }
 
     fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {
-        let now = known::now(&self.database);
+        let now = known::now(&*self.database.env);
         let transaction_time = self.open.as_ref().map_or(now, |open| open.began);
         Ok(StatementKnowledge {
             database: self.database.clone(),

@@ -177,7 +177,7 @@ fn compile(
 ) -> Result<Prepared, SqlError> {
     let parsed = parse::parse_one(sql)?;
     let path = search_path(settings);
-    let values = super::known::value_settings(&settings.view(), super::known::now(database))?;
+    let values = super::known::value_settings(&settings.view(), super::known::now(&*database.env))?;
     let context = BindContext {
         schema,
         search_path: &path,

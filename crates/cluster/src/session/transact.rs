@@ -141,7 +141,7 @@ impl Session {
     pub(super) fn open_transaction(&mut self, modes: Modes, kind: Kind) {
         self.settings.begin();
         self.settings.show_modes(modes.isolation, modes.read_only);
-        let began = known::now(&self.database);
+        let began = known::now(&*self.database.env);
         self.open = Some(Open { kind, failed: false, modes, began, savepoints: Vec::new() });
     }
 

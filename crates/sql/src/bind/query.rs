@@ -75,9 +75,7 @@ impl Binder<'_> {
             return Err(SqlError::new("54001", "queries are nested too deep"));
         }
         self.depth += QUERY_DEPTH;
-        let mark = self.ctes.len();
-        let query = self.query_here(select, unknowns);
-        self.ctes.truncate(mark);
+        let query = self.with_own_ctes(|binder| binder.query_here(select, unknowns));
         self.depth -= QUERY_DEPTH;
         query
     }

@@ -41,11 +41,16 @@ enum Given {
 }
 
 impl Binder<'_> {
-    pub(super) fn insert(&mut self, insert: &nodes::InsertStmt) -> Result<Insert> {
+    /// What a statement names in its WITH is not seen after it.
+    pub(super) fn with_own_ctes<T>(&mut self, bind: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let mark = self.ctes.len();
-        let bound = self.insert_here(insert);
+        let bound = bind(self);
         self.ctes.truncate(mark);
         bound
+    }
+
+    pub(super) fn insert(&mut self, insert: &nodes::InsertStmt) -> Result<Insert> {
+        self.with_own_ctes(|binder| binder.insert_here(insert))
     }
 
     fn insert_here(&mut self, insert: &nodes::InsertStmt) -> Result<Insert> {
@@ -456,10 +461,7 @@ impl Binder<'_> {
     }
 
     pub(super) fn update(&mut self, update: &nodes::UpdateStmt) -> Result<Update> {
-        let mark = self.ctes.len();
-        let bound = self.update_here(update);
-        self.ctes.truncate(mark);
-        bound
+        self.with_own_ctes(|binder| binder.update_here(update))
     }
 
     fn update_here(&mut self, update: &nodes::UpdateStmt) -> Result<Update> {
@@ -477,10 +479,7 @@ impl Binder<'_> {
     }
 
     pub(super) fn delete(&mut self, delete: &nodes::DeleteStmt) -> Result<Delete> {
-        let mark = self.ctes.len();
-        let bound = self.delete_here(delete);
-        self.ctes.truncate(mark);
-        bound
+        self.with_own_ctes(|binder| binder.delete_here(delete))
     }
 
     fn delete_here(&mut self, delete: &nodes::DeleteStmt) -> Result<Delete> {

@@ -24,9 +24,10 @@ mod sqlite;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
-use crate::tree::{Expr, RelationRef};
+use crate::tree::{Expr, RelationRef, RelationSource};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::Table;
 use isles_kernel::value::DataType;
 use std::sync::Arc;
 
@@ -121,6 +122,24 @@ fn text_literal(text: &str) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `DESC NULLS LAST`, always spelled out: the defaults of the engines are not the same.
+fn direction(descending: bool, nulls_first: bool) -> &'static str {
+    match (descending, nulls_first) {
+        (false, false) => " ASC NULLS LAST",
+        (false, true) => " ASC NULLS FIRST",
+        (true, false) => " DESC NULLS LAST",
+        (true, true) => " DESC NULLS FIRST",
+    }
+}
+
+/// The table that is written to.
+fn table(of: &RelationRef) -> Result<&Arc<Table>> {
+    match &of.relation.source {
+        RelationSource::User(table) => Ok(table),
+        _ => Err(SqlError::new("42809", format!("cannot change relation \"{}\"", of.relation.name))),
+    }
 }
 
 fn unsupported(what: impl std::fmt::Display) -> SqlError {

@@ -12,7 +12,7 @@
 mod expr;
 mod write;
 
-use super::{Output, Params, Result, carrier, quoted, unsupported};
+use super::{Output, Params, Result, carrier, direction, quoted, unsupported};
 use crate::plan::Fragment;
 use crate::tree::{
     Body, Cte, CteBody, Distinct, Expr, Field, From, FunctionRef, GroupBy, Join, JoinKind, Lock, LockStrength,
@@ -80,15 +80,6 @@ fn is_text(ty: Oid) -> bool {
 /// What orders texts.
 fn collation(ty: Oid) -> &'static str {
     if is_text(ty) { " COLLATE \"C\"" } else { "" }
-}
-
-fn direction(descending: bool, nulls_first: bool) -> &'static str {
-    match (descending, nulls_first) {
-        (false, false) => " ASC NULLS LAST",
-        (false, true) => " ASC NULLS FIRST",
-        (true, false) => " DESC NULLS LAST",
-        (true, true) => " DESC NULLS FIRST",
-    }
 }
 
 /// The casts that bring a value of type `ty` to one that the engine reads as the type's carrier.

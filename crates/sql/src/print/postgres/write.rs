@@ -1,23 +1,14 @@
 //! INSERT, UPDATE, DELETE. The tenant's key column is generated; only `_shard` is written.
 
-use super::super::quoted_list;
+use super::super::{quoted_list, table};
 use super::{Names, Printer, Result, columns, lost, quoted, reading, unsupported};
 use crate::plan::ParamSource;
 use crate::tree::{
     Assignment, Conflict, ConflictAction, Delete, Expr, Insert, InsertColumn, InsertSource, Query, RelationRef,
-    RelationSource, Returning, Update,
+    Returning, Update,
 };
 use crate::types::{INT4, TEXT, Type};
-use isles_kernel::error::SqlError;
 use isles_kernel::schema::{BUCKET_COLUMN, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
-use std::sync::Arc;
-
-fn table(of: &RelationRef) -> Result<&Arc<Table>> {
-    match &of.relation.source {
-        RelationSource::User(table) => Ok(table),
-        _ => Err(SqlError::new("42809", format!("cannot change relation \"{}\"", of.relation.name))),
-    }
-}
 
 impl Printer {
     pub(super) fn insert(&mut self, insert: &Insert) -> Result<String> {

@@ -25,7 +25,7 @@ mod subquery;
 mod write;
 
 use super::native::{self, Class};
-use super::{Output, Params, Result, staged_column, unsupported, walk};
+use super::{Output, Params, Result, direction, staged_column, unsupported, walk};
 use crate::plan::Fragment;
 use crate::tree::{
     Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationRef,
@@ -104,16 +104,6 @@ fn order_suffix(ty: Type) -> Result<String> {
         Class::Equality | Class::Foreign => {
             Err(unsupported(format!("ordering values of type {}", super::type_name(ty))))
         }
-    }
-}
-
-/// `DESC NULLS LAST`: SQLite's own defaults are the opposite of PostgreSQL's.
-fn direction(descending: bool, nulls_first: bool) -> &'static str {
-    match (descending, nulls_first) {
-        (false, false) => " ASC NULLS LAST",
-        (false, true) => " ASC NULLS FIRST",
-        (true, false) => " DESC NULLS LAST",
-        (true, true) => " DESC NULLS FIRST",
     }
 }
 

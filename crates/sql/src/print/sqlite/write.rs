@@ -3,24 +3,15 @@
 //! Hidden columns are the printer's business: an INSERT takes their value from the parameter after the last column,
 //! and a conflict on a tenant table is decided by a key that the tenant leads.
 
-use super::super::{quoted, quoted_list};
+use super::super::{quoted, quoted_list, table};
 use super::{Names, Printer, Result, alias, unsupported};
 use crate::plan::ParamSource;
 use crate::tree::{
     Assignment, Conflict, ConflictAction, Delete, Expr, ExprKind, Insert, InsertColumn, InsertSource, RelationRef,
-    RelationSource, Returning, Update,
+    Returning, Update,
 };
 use crate::types::{INT4, TEXT, Type};
-use isles_kernel::error::SqlError;
 use isles_kernel::schema::{BUCKET_COLUMN, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
-use std::sync::Arc;
-
-fn table(of: &RelationRef) -> Result<&Arc<Table>> {
-    match &of.relation.source {
-        RelationSource::User(table) => Ok(table),
-        _ => Err(SqlError::new("42809", format!("cannot change relation \"{}\"", of.relation.name))),
-    }
-}
 
 impl Printer {
     pub(super) fn insert(&mut self, insert: &Insert) -> Result<String> {

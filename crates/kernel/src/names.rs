@@ -1,10 +1,12 @@
 //! The newtypes that travel between crates.
 //!
 //! A bare integer or string that crosses a function boundary can be swapped for another one without an error;
-//! a newtype cannot. Names are checked where they are made, so every `TenantId` in the program is a valid one.
+//! a newtype cannot. Names are checked where they are made, so every `TenantId` in the program is a valid one. They are
+//! cloned with every statement, so they are shared and not copied.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// The longest tenant name, in characters.
 pub const MAX_TENANT_CHARS: usize = 64;
@@ -26,7 +28,7 @@ pub enum NameError {
 /// The logical owner of rows. Any characters but control characters; 1 to 64 of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct TenantId(String);
+pub struct TenantId(Arc<str>);
 
 impl TenantId {
     pub fn new(name: impl Into<String>) -> Result<TenantId, NameError> {
@@ -46,7 +48,7 @@ impl TenantId {
         if let Some(found) = name.chars().find(|c| c.is_control()) {
             return Err(NameError::BadCharacter { what: "tenant", found });
         }
-        Ok(TenantId(name))
+        Ok(TenantId(name.into()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -60,11 +62,11 @@ macro_rules! plain_name {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             pub fn new(name: impl Into<String>) -> Result<$name, NameError> {
-                plain($what, name.into()).map($name)
+                plain($what, name.into()).map(|name| $name(name.into()))
             }
 
             pub fn as_str(&self) -> &str {
@@ -81,7 +83,7 @@ macro_rules! plain_name {
 
         impl From<$name> for String {
             fn from(name: $name) -> String {
-                name.0
+                name.0.as_ref().into()
             }
         }
 
@@ -142,7 +144,7 @@ impl TryFrom<String> for TenantId {
 
 impl From<TenantId> for String {
     fn from(tenant: TenantId) -> String {
-        tenant.0
+        tenant.0.as_ref().into()
     }
 }
 

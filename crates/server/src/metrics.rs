@@ -6,6 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Through which door.
@@ -72,8 +73,17 @@ pub(crate) struct Metrics {
     refused: Family<OfClass, Counter>,
     statements: Family<OfStatement, Counter>,
     seconds: Family<OfKind, Histogram>,
+    /// The last two once more, in the order of [`KINDS`], others last: every statement looks its own up.
+    kinds: [OnceLock<OfOneKind>; KINDS.len() + 1],
     rows: Counter,
     errors: Family<OfClass, Counter>,
+}
+
+/// Of one kind of statements.
+struct OfOneKind {
+    done: Counter,
+    failed: Counter,
+    seconds: Histogram,
 }
 
 impl Metrics {
@@ -88,6 +98,7 @@ impl Metrics {
             refused: Family::default(),
             statements: Family::default(),
             seconds,
+            kinds: Default::default(),
             rows: Counter::default(),
             errors: Family::default(),
         };
@@ -124,9 +135,22 @@ impl Metrics {
 
     /// Counts a statement by the first word of its tag or its text.
     pub(crate) fn statement(&self, text: &str, outcome: Outcome, took: Duration) {
-        let kind = kind_of(text);
-        self.statements.get_or_create(&OfStatement { kind, outcome }).inc();
-        self.seconds.get_or_create(&OfKind { kind }).observe(took.as_secs_f64());
+        let at = kind_of(text);
+        let metrics = self.kinds[at].get_or_init(|| self.of_kind(KINDS.get(at).copied().unwrap_or("OTHER")));
+        match outcome {
+            Outcome::Done => metrics.done.inc(),
+            Outcome::Failed => metrics.failed.inc(),
+        };
+        metrics.seconds.observe(took.as_secs_f64());
+    }
+
+    fn of_kind(&self, kind: &'static str) -> OfOneKind {
+        let counter = |outcome| self.statements.get_or_create_owned(&OfStatement { kind, outcome });
+        OfOneKind {
+            done: counter(Outcome::Done),
+            failed: counter(Outcome::Failed),
+            seconds: self.seconds.get_or_create_owned(&OfKind { kind }),
+        }
     }
 
     pub(crate) fn rows(&self, count: usize) {
@@ -156,9 +180,10 @@ impl Drop for Connected {
     }
 }
 
-fn kind_of(text: &str) -> &'static str {
+/// The place of a statement's kind in [`KINDS`], or after them.
+fn kind_of(text: &str) -> usize {
     let word = text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
-    KINDS.iter().find(|kind| kind.eq_ignore_ascii_case(word)).copied().unwrap_or("OTHER")
+    KINDS.iter().position(|kind| kind.eq_ignore_ascii_case(word)).unwrap_or(KINDS.len())
 }
 
 fn class_of(sqlstate: &str) -> OfClass {

@@ -8,7 +8,7 @@
 use super::known::StatementKnowledge;
 use super::plans::Compiled;
 use super::transact::Slot;
-use super::{Answer, Result, Session};
+use super::{Answer, Fields, Result, Session};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::Bounds;
 use crate::execute::run::Runner;
@@ -20,7 +20,6 @@ use isles_sql::bind::utility::{CopySource, CopyStatement};
 use isles_sql::copy::{self, CopyDirection, CopyLimits, CopyOptions, Decoder, Encoder};
 use isles_sql::plan::{InsertRows, Plan};
 use isles_sql::text;
-use isles_sql::tree::Field;
 use isles_sql::types::Type;
 use std::sync::Arc;
 
@@ -65,7 +64,7 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
                 }
             };
             let (fields, rows) = session.query(&sql).await?;
-            let settings = session.value_settings(0)?;
+            let settings = session.settings.meaning().values(0)?;
             CopyOut::new(options, fields, rows, settings).map(|copy| Answer::CopyOut(Box::new(copy)))
         }
         (CopyDirection::In, CopySource::Table { table, columns, filter: None }) => {
@@ -250,7 +249,7 @@ pub struct CopyOut {
     pub format: CopyFormat,
     pub columns: usize,
     encoder: Encoder,
-    fields: Vec<Field>,
+    fields: Fields,
     rows: std::vec::IntoIter<Vec<Value>>,
     count: usize,
     settings: text::Settings,
@@ -265,12 +264,7 @@ enum Sending {
 }
 
 impl CopyOut {
-    fn new(
-        options: CopyOptions,
-        fields: Vec<Field>,
-        rows: Vec<Vec<Value>>,
-        settings: text::Settings,
-    ) -> Result<CopyOut> {
+    fn new(options: CopyOptions, fields: Fields, rows: Vec<Vec<Value>>, settings: text::Settings) -> Result<CopyOut> {
         let names = fields.iter().map(|field| field.name.clone()).collect();
         Ok(CopyOut {
             format: format_of(&options),
@@ -305,7 +299,7 @@ impl CopyOut {
 
     fn put(&self, row: &[Value], out: &mut Vec<u8>) -> Result<()> {
         let mut fields = Vec::with_capacity(row.len());
-        for (value, field) in row.iter().zip(&self.fields) {
+        for (value, field) in row.iter().zip(&*self.fields) {
             if value.is_null() {
                 fields.push(None);
                 continue;

@@ -3,10 +3,10 @@
 //! A cursor's rows are gathered when it is declared, within the bounds of a statement. So it shows one moment, can go
 //! back, and with `WITH HOLD` outlives its transaction without holding anything on a shard.
 
+use super::Fields;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::FetchFrom;
-use isles_sql::tree::Field;
 
 /// Cursors open at once in a session: each holds its rows in memory.
 pub(crate) const MAX_CURSORS: usize = 100;
@@ -14,7 +14,7 @@ pub(crate) const MAX_CURSORS: usize = 100;
 pub(crate) const MAX_CURSOR_ROWS: usize = 1_000_000;
 
 pub(crate) struct Cursor {
-    pub(crate) fields: Vec<Field>,
+    pub(crate) fields: Fields,
     rows: Vec<Vec<Value>>,
     /// 0 is before the first row, n the n-th, and one more than all is after the last.
     at: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn new(
-        fields: Vec<Field>,
+        fields: Fields,
         rows: Vec<Vec<Value>>,
         hold: bool,
         scroll: Option<bool>,

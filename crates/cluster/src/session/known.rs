@@ -1,6 +1,6 @@
 //! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
 
-use super::settings::{Tenant, View};
+use super::settings::{Meaning, Tenant, View};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
@@ -34,27 +34,15 @@ pub(crate) struct SequenceMemory {
 pub(crate) struct StatementKnowledge {
     pub(crate) database: Arc<Database>,
     pub(crate) schema: Arc<SchemaGuard>,
-    pub(crate) user: String,
+    pub(crate) user: Arc<str>,
     pub(crate) pid: i32,
-    pub(crate) tenant: Tenant,
     pub(crate) values: text::Settings,
     pub(crate) settings: View,
-    pub(crate) search_path: Vec<String>,
+    pub(crate) meaning: Arc<Meaning>,
     pub(crate) transaction_time: i64,
     pub(crate) statement_time: i64,
     pub(crate) memory: Arc<Mutex<SequenceMemory>>,
     pub(crate) facts: OnceLock<Arc<Facts>>,
-}
-
-/// The settings that decide how values are read and written.
-pub(crate) fn value_settings(settings: &View, now: i64) -> Result<text::Settings, SqlError> {
-    let mut values = text::Settings { now, ..text::Settings::default() };
-    for name in ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"] {
-        if let Some(value) = settings.show(name) {
-            values.set(name, &value)?;
-        }
-    }
-    Ok(values)
 }
 
 impl StatementKnowledge {
@@ -64,7 +52,8 @@ impl StatementKnowledge {
     }
 
     fn schemas(&self) -> Vec<String> {
-        self.search_path
+        self.meaning
+            .search_path
             .iter()
             .filter(|name| ["public", "pg_catalog", "information_schema"].contains(&name.as_str()))
             .cloned()
@@ -74,7 +63,7 @@ impl StatementKnowledge {
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         self.facts.get_or_init(|| {
             let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "isles");
-            facts.user = self.user.clone();
+            facts.user = self.user.to_string();
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
             facts.transaction = self.statement_time;
@@ -146,7 +135,7 @@ impl Known for StatementKnowledge {
     }
 
     fn tenant(&self) -> &Tenant {
-        &self.tenant
+        &self.meaning.tenant
     }
 
     fn system(&self) -> Arc<dyn system::SystemFunctions> {

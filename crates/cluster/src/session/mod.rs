@@ -92,9 +92,12 @@ pub enum Answer {
     Empty,
 }
 
+/// The columns of a result, shared by all who run the statement.
+pub type Fields = Arc<[Field]>;
+
 /// Rows that arrive piecemeal. Dropping it ends the statement.
 pub struct Rows {
-    pub fields: Vec<Field>,
+    pub fields: Fields,
     source: RowSource,
 }
 
@@ -104,11 +107,11 @@ enum RowSource {
 }
 
 impl Rows {
-    pub(crate) fn new(fields: Vec<Field>, rows: Vec<Vec<Value>>, tag: String) -> Rows {
-        Rows { fields, source: RowSource::Gathered { rows: rows.into_iter(), tag } }
+    pub(crate) fn new(fields: impl Into<Fields>, rows: Vec<Vec<Value>>, tag: String) -> Rows {
+        Rows { fields: fields.into(), source: RowSource::Gathered { rows: rows.into_iter(), tag } }
     }
 
-    fn streamed(fields: Vec<Field>, stream: Stream) -> Rows {
+    fn streamed(fields: Fields, stream: Stream) -> Rows {
         Rows { fields, source: RowSource::Streamed { stream: Box::new(stream), count: 0 } }
     }
 
@@ -158,7 +161,7 @@ impl isles_sql::explain::Detail for Printed {
 /// One client's session.
 pub struct Session {
     database: Arc<Database>,
-    user: String,
+    user: Arc<str>,
     pid: i32,
     settings: Settings,
     /// What is open, if anything.
@@ -172,8 +175,6 @@ pub struct Session {
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
     tenant_is_fixed: bool,
-    /// The settings for values, and what they were read from.
-    values: Mutex<Option<(settings::View, isles_sql::text::Settings)>>,
 }
 
 impl Database {
@@ -189,7 +190,7 @@ impl Database {
         let mut session = Session {
             settings: Settings::new(&login.user, isolation, idle),
             database: self.clone(),
-            user: login.user,
+            user: login.user.into(),
             pid: (self.env.random() % (i32::MAX as u64)) as i32,
             open: None,
             slot: Arc::default(),
@@ -200,7 +201,6 @@ impl Database {
             notices: Vec::new(),
             memory: Arc::default(),
             tenant_is_fixed: false,
-            values: Mutex::default(),
         };
         for (name, value) in &login.settings {
             session.check_setting(name, value)?;
@@ -293,7 +293,7 @@ impl Session {
         &mut self,
         plan: &Plan,
         params: &[Value],
-        fields: Vec<Field>,
+        fields: Fields,
         guard: Arc<SchemaGuard>,
     ) -> Result<Answer> {
         let is_stream = matches!(plan, Plan::Query(query) if !query.locks && matches!(query.root, Node::Shards(_)));
@@ -323,7 +323,7 @@ impl Session {
 
     /// The statement as it is planned now.
     fn current(&mut self, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<Arc<Prepared>> {
-        if prepared.version == guard.schema.version && prepared.setting_key == self.settings.plan_key() {
+        if prepared.version == guard.schema.version && prepared.setting_key == self.settings.meaning().plan_key {
             return Ok(prepared.clone());
         }
         let fresh = plans::prepare(&self.database, &guard.schema, &self.settings, &prepared.sql, &prepared.params)?;
@@ -343,40 +343,29 @@ impl Session {
     }
 
     fn bounds(&self) -> Bounds {
-        let time = self.settings.time("statement_timeout").unwrap_or(MAX_TIME);
+        let meaning = self.settings.meaning();
+        let time = meaning.statement_timeout.unwrap_or(MAX_TIME);
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
-        Bounds { lock: self.settings.time("lock_timeout"), ..bounds }
+        Bounds { lock: meaning.lock_timeout, ..bounds }
     }
 
     fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {
         let now = known::now(&*self.database.env);
         let transaction_time = self.open.as_ref().map_or(now, |open| open.began);
+        let meaning = self.settings.meaning();
         Ok(StatementKnowledge {
             database: self.database.clone(),
             schema: guard.clone(),
             user: self.user.clone(),
             pid: self.pid,
-            tenant: self.settings.tenant(),
-            values: self.value_settings(transaction_time)?,
+            values: meaning.values(transaction_time)?,
             settings: self.settings.view(),
-            search_path: plans::search_path(&self.settings),
+            meaning: meaning.clone(),
             transaction_time,
             statement_time: now,
             memory: self.memory.clone(),
             facts: std::sync::OnceLock::new(),
         })
-    }
-
-    /// How values are read and written. Reading the settings costs more than a short statement, so it is kept.
-    fn value_settings(&self, now: i64) -> Result<isles_sql::text::Settings> {
-        let mut kept = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let view = self.settings.view();
-        if let Some((_, values)) = kept.as_ref().filter(|(known, _)| known.same(&view)) {
-            return Ok(isles_sql::text::Settings { now, ..values.clone() });
-        }
-        let values = known::value_settings(&view, now)?;
-        *kept = Some((view, values.clone()));
-        Ok(values)
     }
 
     /// Carries out a plan in the open transaction, or on its own.
@@ -514,6 +503,6 @@ impl Session {
     }
 
     fn idle_limit(&self) -> Option<Duration> {
-        self.settings.time("idle_in_transaction_session_timeout")
+        self.settings.meaning().idle_timeout
     }
 }

@@ -5,6 +5,7 @@
 //! A plan depends on the text, the types of the parameters, the schema and a few settings; never on routing or on
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
+use super::Fields;
 use super::settings::Settings;
 use crate::database::Database;
 use isles_kernel::error::SqlError;
@@ -82,11 +83,11 @@ pub struct Prepared {
     /// The types of its parameters, in order.
     pub params: Vec<Oid>,
     /// The columns of its rows; None for a statement that returns none.
-    pub fields: Option<Vec<Field>>,
+    pub fields: Option<Fields>,
     pub(crate) compiled: Compiled,
     /// What it was planned for.
     pub(crate) version: SchemaVersion,
-    pub(crate) setting_key: String,
+    pub(crate) setting_key: Arc<str>,
 }
 
 #[derive(PartialEq, Eq, Hash, Clone)]
@@ -94,7 +95,7 @@ struct CacheKey {
     sql: Arc<str>,
     params: Vec<Oid>,
     version: SchemaVersion,
-    settings: String,
+    settings: Arc<str>,
 }
 
 #[derive(Default)]
@@ -135,13 +136,6 @@ impl Plans {
     }
 }
 
-/// The schemas of `search_path`, without quotes.
-pub(crate) fn search_path(settings: &Settings) -> Vec<String> {
-    let path = settings.show("search_path").unwrap_or_default();
-    let name = |part: &str| part.trim().trim_matches('"').to_string();
-    path.split(',').map(name).filter(|name| !name.is_empty() && name != "$user").collect()
-}
-
 /// Prepares a statement, or finds it prepared.
 pub(crate) fn prepare(
     database: &Database,
@@ -150,8 +144,8 @@ pub(crate) fn prepare(
     sql: &str,
     params: &[Oid],
 ) -> Result<Arc<Prepared>, SqlError> {
-    let key =
-        CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings.plan_key() };
+    let settings_key = settings.meaning().plan_key.clone();
+    let key = CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings_key };
     if let Some(prepared) = database.plans.get(&key) {
         return Ok(prepared);
     }
@@ -176,11 +170,11 @@ fn compile(
     params: &[Oid],
 ) -> Result<Prepared, SqlError> {
     let parsed = parse::parse_one(sql)?;
-    let path = search_path(settings);
-    let values = super::known::value_settings(&settings.view(), super::known::now(&*database.env))?;
+    let meaning = settings.meaning();
+    let values = meaning.values(super::known::now(&*database.env))?;
     let context = BindContext {
         schema,
-        search_path: &path,
+        search_path: &meaning.search_path,
         database: &database.name,
         settings: &values,
         default_kind: DefaultKind::Hash,
@@ -204,10 +198,10 @@ fn compile(
     Ok(Prepared {
         sql: sql.into(),
         params: bound.params,
-        fields,
+        fields: fields.map(Fields::from),
         compiled,
         version: schema.version,
-        setting_key: settings.plan_key(),
+        setting_key: meaning.plan_key.clone(),
     })
 }
 

@@ -4,7 +4,9 @@
 //!     SET LOCAL  until the transaction ends, whichever way
 //!
 //! Three states are kept: what holds now, what holds once the transaction has committed, and what held before it.
-//! Savepoints keep the first two. Values are immutable maps behind a pointer, so keeping one costs nothing.
+//! Savepoints keep the first two. Values are immutable maps behind a pointer, so keeping one costs nothing. What they
+//! mean to statements ([`Meaning`]) is worked out once for each such map: reading the texts anew would cost more than a
+//! short statement.
 //!
 //! A setting that PostgreSQL has and that changes no result here (`work_mem`, `jit`) is kept and shown. One that would
 //! change results and does not is refused: a client that asks for `standard_conforming_strings = off` must not get
@@ -13,12 +15,13 @@
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
+use isles_sql::text;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, SqlError>;
-type Values = Arc<BTreeMap<String, String>>;
+type Values = Arc<Held>;
 
 /// Settings of the application's own, per session.
 const MAX_CUSTOM: usize = 1_000;
@@ -194,6 +197,79 @@ fn invalid(name: &str, value: &str) -> SqlError {
     SqlError::new("22023", format!("invalid value for parameter \"{name}\": \"{value}\""))
 }
 
+/// Values by name.
+#[derive(Default)]
+struct Held {
+    texts: BTreeMap<String, String>,
+    meaning: OnceLock<Arc<Meaning>>,
+}
+
+impl Clone for Held {
+    /// Who clones is about to change something.
+    fn clone(&self) -> Held {
+        Held { texts: self.texts.clone(), meaning: OnceLock::new() }
+    }
+}
+
+/// What the settings mean to a statement.
+pub(crate) struct Meaning {
+    /// What statements are planned differently for.
+    pub(crate) plan_key: Arc<str>,
+    /// The schemas of `search_path`, without quotes.
+    pub(crate) search_path: Vec<String>,
+    pub(crate) tenant: Tenant,
+    pub(crate) statement_timeout: Option<Duration>,
+    pub(crate) lock_timeout: Option<Duration>,
+    pub(crate) idle_timeout: Option<Duration>,
+    /// How values are read and written; a time zone may turn out to be none.
+    values: Result<text::Settings>,
+}
+
+impl Meaning {
+    fn of(texts: &BTreeMap<String, String>) -> Meaning {
+        let raw = |name: &str| texts.get(name).map_or("", String::as_str);
+        // Zero is none.
+        let time = |name: &str| raw(name).parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+        let planned = ["search_path", "timezone", "datestyle", "intervalstyle"];
+        Meaning {
+            plan_key: planned.map(raw).join("\n").into(),
+            search_path: search_path(raw("search_path")),
+            tenant: tenant(raw(TENANT), raw(NULL_TENANT) == "on"),
+            statement_timeout: time("statement_timeout"),
+            lock_timeout: time("lock_timeout"),
+            idle_timeout: time("idle_in_transaction_session_timeout"),
+            values: values(raw),
+        }
+    }
+
+    /// How values are read and written by a transaction that began at `now`.
+    pub(crate) fn values(&self, now: i64) -> Result<text::Settings> {
+        self.values.clone().map(|values| text::Settings { now, ..values })
+    }
+}
+
+fn search_path(path: &str) -> Vec<String> {
+    let name = |part: &str| part.trim().trim_matches('"').to_string();
+    path.split(',').map(name).filter(|name| !name.is_empty() && name != "$user").collect()
+}
+
+fn tenant(name: &str, null: bool) -> Tenant {
+    match TenantId::new(name) {
+        _ if null => Tenant::None,
+        Ok(name) => Tenant::Name(name),
+        // The empty name, since others were checked when they were set.
+        Err(_) => Tenant::Unset,
+    }
+}
+
+fn values<'a>(raw: impl Fn(&str) -> &'a str) -> Result<text::Settings> {
+    let mut values = text::Settings::default();
+    for name in ["datestyle", "intervalstyle", "timezone", "bytea_output", "extra_float_digits"] {
+        values.set(name, raw(name))?;
+    }
+    Ok(values)
+}
+
 pub(crate) struct Settings {
     /// What holds now.
     current: Values,
@@ -203,8 +279,8 @@ pub(crate) struct Settings {
     before: Option<Values>,
     /// What a reset goes back to: defaults, and what the client said when it connected.
     defaults: Values,
-    /// What the client has been told.
-    reported: BTreeMap<&'static str, String>,
+    /// What the client has been told, and the values that it was taken from.
+    reported: (BTreeMap<&'static str, String>, Option<Values>),
 }
 
 /// The settings of one moment.
@@ -212,15 +288,10 @@ pub(crate) struct Settings {
 pub(crate) struct View(Values);
 
 impl View {
-    /// Whether nothing has changed between two of them.
-    pub(crate) fn same(&self, other: &View) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// The value as `SHOW` shows it.
     pub(crate) fn show(&self, name: &str) -> Option<String> {
         let name = canonical(name);
-        let value = self.0.get(&name)?;
+        let value = self.0.texts.get(&name)?;
         Some(match find(&name).map(|known| known.kind) {
             Some(Kind::Time) => {
                 with_unit(value, &[("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)], "ms")
@@ -232,7 +303,7 @@ impl View {
 
     /// All settings with their values, in order of name.
     pub(crate) fn all(&self) -> Vec<(String, String)> {
-        self.0.keys().map(|name| (name.clone(), self.show(name).unwrap_or_default())).collect()
+        self.0.texts.keys().map(|name| (name.clone(), self.show(name).unwrap_or_default())).collect()
     }
 }
 
@@ -246,20 +317,20 @@ pub(crate) struct Mark {
 impl Settings {
     /// `isolation` and `idle` are the database's own defaults.
     pub(crate) fn new(user: &str, isolation: Isolation, idle_ms: u64) -> Settings {
-        let mut values: BTreeMap<String, String> =
+        let mut texts: BTreeMap<String, String> =
             KNOWN.iter().map(|known| (known.name.to_string(), known.default.to_string())).collect();
         let level = isolation_name(isolation);
-        values.insert("default_transaction_isolation".into(), level.into());
-        values.insert("transaction_isolation".into(), level.into());
-        values.insert("idle_in_transaction_session_timeout".into(), idle_ms.to_string());
-        values.insert("session_authorization".into(), user.into());
-        let values = Arc::new(values);
+        texts.insert("default_transaction_isolation".into(), level.into());
+        texts.insert("transaction_isolation".into(), level.into());
+        texts.insert("idle_in_transaction_session_timeout".into(), idle_ms.to_string());
+        texts.insert("session_authorization".into(), user.into());
+        let values = Arc::new(Held { texts, meaning: OnceLock::new() });
         Settings {
             current: values.clone(),
             session: values.clone(),
             before: None,
             defaults: values,
-            reported: BTreeMap::new(),
+            reported: (BTreeMap::new(), None),
         }
     }
 
@@ -270,7 +341,11 @@ impl Settings {
 
     /// The value as it is kept.
     fn raw(&self, name: &str) -> Option<&str> {
-        self.current.get(name).map(String::as_str)
+        self.current.texts.get(name).map(String::as_str)
+    }
+
+    pub(crate) fn meaning(&self) -> &Arc<Meaning> {
+        self.current.meaning.get_or_init(|| Arc::new(Meaning::of(&self.current.texts)))
     }
 
     pub(crate) fn view(&self) -> View {
@@ -308,7 +383,7 @@ impl Settings {
             Some(known) => check(known, value),
             None if !name.contains('.') => Err(unrecognized(name)),
             None if name.starts_with("isles.") => Err(unrecognized(name)),
-            None if self.current.len() >= KNOWN.len() + MAX_CUSTOM && !self.current.contains_key(name) => {
+            None if self.current.texts.len() >= KNOWN.len() + MAX_CUSTOM && !self.current.texts.contains_key(name) => {
                 Err(SqlError::new("54000", format!("a session has at most {MAX_CUSTOM} settings of its own")))
             }
             None => Ok(value.to_string()),
@@ -317,8 +392,8 @@ impl Settings {
 
     fn put(&mut self, name: &str, value: Option<String>, local: bool) {
         let change = |values: &mut Values| match &value {
-            Some(value) => drop(Arc::make_mut(values).insert(name.to_string(), value.clone())),
-            None => drop(Arc::make_mut(values).remove(name)),
+            Some(value) => drop(changed(values).insert(name.to_string(), value.clone())),
+            None => drop(changed(values).remove(name)),
         };
         change(&mut self.current);
         // Outside of a transaction LOCAL has no effect; whoever calls has warned.
@@ -336,7 +411,7 @@ impl Settings {
             Some(known) if known.kind == Kind::Fixed => return Err(fixed(&name)),
             _ => {}
         }
-        let value = self.defaults.get(&name).cloned();
+        let value = self.defaults.texts.get(&name).cloned();
         self.put(&name, value, local);
         Ok(())
     }
@@ -346,8 +421,8 @@ impl Settings {
             ["transaction_isolation", "transaction_read_only", "transaction_deferrable", "session_authorization"];
         let mut values = (*self.defaults).clone();
         for name in keep {
-            if let Some(value) = self.current.get(name) {
-                values.insert(name.into(), value.clone());
+            if let Some(value) = self.current.texts.get(name) {
+                values.texts.insert(name.into(), value.clone());
             }
         }
         self.current = Arc::new(values);
@@ -387,11 +462,17 @@ impl Settings {
 
     /// Reported settings that the client does not know yet.
     pub(crate) fn take_changes(&mut self) -> Vec<(String, String)> {
+        let (told, from) = &mut self.reported;
+        if from.as_ref().is_some_and(|from| Arc::ptr_eq(from, &self.current)) {
+            return Vec::new();
+        }
+        let view = View(self.current.clone());
+        *from = Some(self.current.clone());
         let mut changes = Vec::new();
         for (shown, name) in REPORTED {
-            let value = self.show(name).unwrap_or_default();
-            if self.reported.get(shown) != Some(&value) {
-                self.reported.insert(shown, value.clone());
+            let value = view.show(name).unwrap_or_default();
+            if told.get(shown) != Some(&value) {
+                told.insert(shown, value.clone());
                 changes.push(((*shown).to_string(), value));
             }
         }
@@ -402,31 +483,16 @@ impl Settings {
         self.raw(name) == Some("on")
     }
 
-    /// A time limit; zero is none.
-    pub(crate) fn time(&self, name: &str) -> Option<Duration> {
-        let ms: u64 = self.raw(name)?.parse().ok()?;
-        (ms > 0).then(|| Duration::from_millis(ms))
-    }
-
     pub(crate) fn default_isolation(&self) -> Isolation {
         self.raw("default_transaction_isolation").and_then(isolation_of).unwrap_or_default()
     }
+}
 
-    pub(crate) fn tenant(&self) -> Tenant {
-        if self.is_on(NULL_TENANT) {
-            return Tenant::None;
-        }
-        match self.raw(TENANT).filter(|name| !name.is_empty()).map(TenantId::new) {
-            Some(Ok(name)) => Tenant::Name(name),
-            _ => Tenant::Unset,
-        }
-    }
-
-    /// What statements are planned differently for.
-    pub(crate) fn plan_key(&self) -> String {
-        let names = ["search_path", "timezone", "datestyle", "intervalstyle"];
-        names.map(|name| self.raw(name).unwrap_or_default()).join("\n")
-    }
+/// The texts, to be changed: whatever was worked out from them goes.
+fn changed(values: &mut Values) -> &mut BTreeMap<String, String> {
+    let held = Arc::make_mut(values);
+    held.meaning = OnceLock::new();
+    &mut held.texts
 }
 
 /// Names are compared without case, and two have a second one.
@@ -682,15 +748,15 @@ mod tests {
     #[test]
     fn a_tenant_is_unset_none_or_a_name() {
         let mut settings = settings();
-        assert_eq!(settings.tenant(), Tenant::Unset);
+        assert_eq!(settings.meaning().tenant, Tenant::Unset);
         settings.set(TENANT, "acme", false).expect("valid");
-        assert_eq!(settings.tenant(), Tenant::Name(TenantId::new("acme").expect("valid")));
+        assert_eq!(settings.meaning().tenant, Tenant::Name(TenantId::new("acme").expect("valid")));
         settings.set(NULL_TENANT, "on", false).expect("valid");
-        assert_eq!(settings.tenant(), Tenant::None);
+        assert_eq!(settings.meaning().tenant, Tenant::None);
         settings.set(TENANT, "acme", false).expect("valid");
-        assert_ne!(settings.tenant(), Tenant::None);
+        assert_ne!(settings.meaning().tenant, Tenant::None);
         settings.reset(TENANT, false).expect("valid");
-        assert_eq!(settings.tenant(), Tenant::Unset);
+        assert_eq!(settings.meaning().tenant, Tenant::Unset);
     }
 
     #[test]

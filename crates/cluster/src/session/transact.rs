@@ -211,7 +211,7 @@ impl Session {
         }
         slot.txn = Some(txn);
         slot.touch(self.database.env.elapsed());
-        slot.limit = self.settings.time("idle_in_transaction_session_timeout");
+        slot.limit = self.settings.meaning().idle_timeout;
         drop(slot);
         self.watch_idle();
         Ok(())

@@ -3,7 +3,7 @@
 use super::cursor::{Cursor, MAX_CURSORS};
 use super::plans::{Compiled, Prepared, text_field};
 use super::settings::{NULL_TENANT, TENANT};
-use super::{Answer, MAX_NAMED, Result, Rows, Session, copy};
+use super::{Answer, Fields, MAX_NAMED, Result, Rows, Session, copy};
 use crate::execute::bounds;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
@@ -120,10 +120,10 @@ impl Session {
             TENANT | NULL_TENANT if self.tenant_is_fixed => {
                 Err(SqlError::new("42501", "permission denied to change the tenant of this role"))
             }
-            "role" if value != "none" && value != self.user => {
+            "role" if value != "none" && *value != *self.user => {
                 Err(SqlError::unsupported("SET ROLE to another role is not supported"))
             }
-            "session_authorization" if value != self.user => {
+            "session_authorization" if *value != *self.user => {
                 Err(SqlError::unsupported("SET SESSION AUTHORIZATION to another role is not supported"))
             }
             "timezone" if isles_sql::text::Zone::of_setting(value).is_none() => {
@@ -292,7 +292,7 @@ impl Session {
     }
 
     /// Runs a query of our own and gathers its rows.
-    pub(super) async fn query(&mut self, sql: &str) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
+    pub(super) async fn query(&mut self, sql: &str) -> Result<(Fields, Vec<Vec<Value>>)> {
         let prepared = self.prepare_now(sql, &[])?;
         let guard = self.hold_schema().await?;
         let prepared = self.current(&prepared, &guard)?;
@@ -333,7 +333,7 @@ impl Session {
         Ok(())
     }
 
-    fn fetch(&mut self, fetch: &Fetch) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
+    fn fetch(&mut self, fetch: &Fetch) -> Result<(Fields, Vec<Vec<Value>>)> {
         let missing = || SqlError::new("34000", format!("cursor \"{}\" does not exist", fetch.cursor));
         let cursor = self.cursors.get_mut(&fetch.cursor).ok_or_else(missing)?;
         let rows = cursor.fetch(fetch.from)?;

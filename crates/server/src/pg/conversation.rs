@@ -29,6 +29,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::types::Oid;
 use std::collections::{HashMap, VecDeque};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -185,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
         }
         let buffer = self.replies.buffer();
         let sent = async {
-            self.stream.write_all_buf(buffer).await?;
+            self.stream.write_all(buffer).await?;
             self.stream.flush().await
         };
         tokio::select! {
@@ -194,8 +195,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
             // A client that does not read would keep the server from stopping.
             () = reached(&mut self.phase, Phase::Stopping) => return Err(End::Stopped),
         }
-        if self.replies.buffer().capacity() > KEPT_BYTES {
+        if buffer.capacity() > KEPT_BYTES {
             self.replies = Replies::default();
+        } else {
+            buffer.clear();
         }
         Ok(())
     }
@@ -225,8 +228,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
 
     /// Waits for some work, and meanwhile for the client to vanish or the server to stop: then the work is cancelled
     /// and its end awaited, because it may hold a transaction.
-    async fn attend<T>(&mut self, work: impl Future<Output = T>) -> Step<T> {
-        tokio::pin!(work);
+    ///
+    /// The work is pinned by the caller: such futures are large, and would be copied on their way here.
+    async fn attend<T>(&mut self, mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Step<T> {
         let end = loop {
             let ahead = self.frames.buffered() < READ_AHEAD_BYTES;
             tokio::select! {
@@ -539,7 +543,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             return Err(SqlError::new("54000", "too many portals in one session").with_hint("Send Sync more often."));
         }
         let (types, columns) = match &statement {
-            Some(prepared) => (prepared.params.as_slice(), prepared.fields.as_ref().map_or(0, Vec::len)),
+            Some(prepared) => (prepared.params.as_slice(), prepared.fields.as_ref().map_or(0, |fields| fields.len())),
             None => (&[][..], 0),
         };
         check_counts(bind, types.len(), columns)?;
@@ -679,7 +683,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     // ---- copy
 
     async fn copy_data(&mut self, mut copying: Box<Copying>, data: &[u8]) -> Step {
-        match self.wire.attend(copying.copy.write(data)).await? {
+        let written = self.wire.attend(pin!(copying.copy.write(data))).await?;
+        match written {
             Ok(()) => {
                 self.state = State::CopyIn(copying);
                 Ok(())
@@ -690,13 +695,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     async fn copy_done(&mut self, copying: Copying) -> Step {
         let Copying { copy, sql, began, then } = copying;
-        let finished = self.wire.attend(copy.finish()).await?;
+        let finished = self.wire.attend(pin!(copy.finish())).await?;
         self.copy_finished(&sql, began, then, finished).await
     }
 
     async fn copy_fail(&mut self, copying: Copying, reason: &str) -> Step {
         let Copying { copy, sql, began, then } = copying;
-        let error = self.wire.attend(copy.fail(reason)).await?;
+        let error = self.wire.attend(pin!(copy.fail(reason))).await?;
         self.copy_finished(&sql, began, then, Err(error)).await
     }
 
@@ -735,7 +740,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     async fn copy_out(&mut self, mut copy: CopyOut) -> Step<Ran> {
         self.wire.replies.copy_out(copy.format, copy.columns);
         loop {
-            match self.wire.attend(copy.next()).await? {
+            match self.wire.attend(pin!(copy.next())).await? {
                 Ok(Some(data)) => self.wire.replies.copy_data(data),
                 Ok(None) => break,
                 Err(error) => return Ok(Ran::Failed(error)),
@@ -750,12 +755,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     // ---- what both share
 
     async fn prepare(&mut self, sql: &str, types: &[Oid]) -> Step<Result<Arc<Prepared>, SqlError>> {
-        self.wire.attend(self.session.prepare(sql, types)).await
+        self.wire.attend(pin!(self.session.prepare(sql, types))).await
     }
 
     async fn start(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Step<Result<Answer, SqlError>> {
         self.wire.cancel.running(self.session.cancel_token());
-        self.wire.attend(self.session.execute(prepared, params)).await
+        self.wire.attend(pin!(self.session.execute(prepared, params))).await
     }
 
     /// What a statement without rows came to.
@@ -781,7 +786,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.forms.refresh(&self.session, types_of(&rows.fields));
         let (mut sent, mut scratch) = (0, Vec::new());
         while sent < rows_max {
-            let batch = match self.wire.attend(rows.next(BATCH_ROWS.min(rows_max - sent))).await? {
+            let fetched = self.wire.attend(pin!(rows.next(BATCH_ROWS.min(rows_max - sent)))).await?;
+            let batch = match fetched {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
                     self.wire.cancel.idle();
@@ -802,7 +808,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     fn put_row(&mut self, rows: &Rows, row: &[Value], formats: &[Format], scratch: &mut Vec<u8>) {
         let replies = &mut self.wire.replies;
         let mark = replies.begin_row(row.len());
-        for (at, (value, field)) in row.iter().zip(&rows.fields).enumerate() {
+        for (at, (value, field)) in row.iter().zip(&*rows.fields).enumerate() {
             if matches!(value, Value::Null) {
                 replies.null();
                 continue;
@@ -829,7 +835,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
                 // Portals read in the transaction that ends here.
                 self.portals.clear();
                 self.portal_bytes = 0;
-                self.wire.attend(self.session.end_implicit()).await
+                self.wire.attend(pin!(self.session.end_implicit())).await
             }
         }
     }

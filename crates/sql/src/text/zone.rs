@@ -7,7 +7,7 @@ use super::abbreviations::ABBREVIATIONS;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Microseconds from 1970-01-01 to 2000-01-01.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
@@ -20,7 +20,7 @@ const MAX_HOURS: f64 = 167.0;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Zone {
-    name: String,
+    name: Arc<str>,
     rules: Rules,
 }
 
@@ -57,17 +57,17 @@ impl Zone {
             name.push_str(&format!(":{:02}", away / 60 % 60));
         }
         let reversed = if seconds_east < 0 { '+' } else { '-' };
-        Zone { name: format!("{name}>{reversed}{:02}", away / 3600), rules: Rules::Fixed(seconds_east) }
+        Zone { name: format!("{name}>{reversed}{:02}", away / 3600).into(), rules: Rules::Fixed(seconds_east) }
     }
 
     /// A zone by its full name, in any case, or by a POSIX rule such as `EST5EDT`.
     pub fn named(name: &str) -> Option<Zone> {
         if name.eq_ignore_ascii_case("utc") || name.eq_ignore_ascii_case("gmt") {
-            return Some(Zone { name: name.to_ascii_uppercase(), rules: Rules::Fixed(0) });
+            return Some(Zone { name: name.to_ascii_uppercase().into(), rules: Rules::Fixed(0) });
         }
         if let Ok(zone) = database().get(name) {
-            let shown = zone.iana_name().unwrap_or(name).to_string();
-            return Some(Zone { name: shown, rules: Rules::Named(zone) });
+            let shown = zone.iana_name().unwrap_or(name);
+            return Some(Zone { name: shown.into(), rules: Rules::Named(zone) });
         }
         let posix = TimeZone::posix(name).ok()?;
         Some(Zone { name: name.into(), rules: Rules::Named(posix) })
@@ -90,7 +90,7 @@ impl Zone {
         }
         Zone::named(text).or_else(|| {
             let offset = Zone::abbreviation(text)?;
-            Some(Zone { name: text.to_ascii_uppercase(), rules: Rules::Fixed(offset) })
+            Some(Zone { name: text.to_ascii_uppercase().into(), rules: Rules::Fixed(offset) })
         })
     }
 

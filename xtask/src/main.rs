@@ -35,6 +35,8 @@ enum Command {
     Bench {
         /// What to measure
         what: Bench,
+        /// Parts of it; all if none is named
+        parts: Vec<String>,
     },
     /// Compares Isles with PostgreSQL on random input, for longer than CI does
     Fuzz {
@@ -79,18 +81,21 @@ fn main() -> ExitCode {
     let ok = match Cli::parse().command {
         Command::Ci => ci::ci(&root),
         Command::Tidy => tidy::tidy(&root),
-        Command::Bench { what: Bench::Shard } => {
-            let args = ["bench", "-p", "isles-engine", "--bench", "shard"];
-            Step::cargo("bench", &args).run(&root)
-        }
-        Command::Bench { what: Bench::Sql } => {
-            let args = ["bench", "-p", "isles", "--bench", "sql"];
-            Step::cargo("bench", &args).run(&root)
-        }
+        Command::Bench { what, parts } => bench(what, &parts).run(&root),
         Command::Fuzz { what: Fuzz::Sql, statements, seed } => fuzz_sql(statements, seed).run(&root),
         Command::Sim { seed, seeds } => sim(seed, seeds).run(&root),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn bench(what: Bench, parts: &[String]) -> Step {
+    let (package, name) = match what {
+        Bench::Shard => ("isles-engine", "shard"),
+        Bench::Sql => ("isles", "sql"),
+    };
+    let mut args = vec!["bench", "-p", package, "--bench", name, "--"];
+    args.extend(parts.iter().map(String::as_str));
+    Step::cargo("bench", &args)
 }
 
 /// The simulation is a test binary of the engine; it reads what to do from its environment.

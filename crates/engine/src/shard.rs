@@ -63,15 +63,23 @@ pub struct Statement {
     pub params: Vec<Value>,
     /// Types of the result's columns, in order; empty when there is no result.
     pub columns: Arc<[DataType]>,
+    /// Whether Isles composed the text. Such a text does what it says and no more: it ends no transaction, and leaves
+    /// nothing behind in a session.
+    pub composed: bool,
 }
 
 impl Statement {
     pub fn new(sql: impl Into<Arc<str>>, params: Vec<Value>) -> Statement {
-        Statement { sql: sql.into(), params, columns: Arc::from([]) }
+        Statement { sql: sql.into(), params, columns: Arc::from([]), composed: false }
     }
 
     pub fn returning(mut self, columns: impl Into<Arc<[DataType]>>) -> Statement {
         self.columns = columns.into();
+        self
+    }
+
+    pub fn composed(mut self) -> Statement {
+        self.composed = true;
         self
     }
 }

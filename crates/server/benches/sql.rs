@@ -1,8 +1,10 @@
 //! Isles beside PostgreSQL 15, with equal durability, in one run: figures are ratios, since machines differ.
 //!
-//! `cargo xtask bench sql [part]`. pgbench drives both over the wire with prepared statements. Rounds alternate
-//! between the two, so that a slow minute of the machine hits both, and the median of the rounds is reported.
-//! CPU is that of the server's processes alone.
+//! `cargo xtask bench sql [part…]`, of the parts point, insert, range, router, scatter and soak. pgbench drives both over
+//! the wire with prepared statements. Rounds alternate between the two, so that a slow minute of the machine hits both,
+//! and the median of the rounds is reported. CPU is that of the server's processes alone.
+//!
+//! The soak runs only when it is named: ten minutes of mixed load, whose memory should not grow.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -47,6 +49,9 @@ fn main() {
     }
     if runs("scatter") {
         runtime.block_on(scatter());
+    }
+    if wanted.iter().any(|name| name == "soak") {
+        runtime.block_on(soak());
     }
 }
 
@@ -97,6 +102,55 @@ async fn load(target: &Target) {
     if target.name == "postgresql" {
         client.batch_execute("VACUUM ANALYZE").await.expect("vacuum");
     }
+}
+
+/// Seconds of the soak.
+const SOAK_SECONDS: u64 = 600;
+
+/// Point reads, ranges, inserts, updates, counts over all shards and transactions over several, side by side, with the
+/// server's memory every half minute.
+async fn soak() {
+    let isles = Server::start(Setup::Sqlite { shards: 4 }).await;
+    let target = Target { name: "isles", url: isles.url().to_string(), pid: isles.pid() };
+    load(&target).await;
+    let aid = format!("\\set aid random(1, {ACCOUNTS})\n\\set bid random(1, {ACCOUNTS})\n");
+    let scripts = [
+        (40, format!("{aid}SELECT abalance FROM accounts WHERE aid = :aid;\n")),
+        (20, format!("\\set k random(1, {KEYS})\nSELECT n, v FROM lines WHERE k = :k ORDER BY n LIMIT 10;\n")),
+        (20, "\\set id random(1, 9000000000000000000)\nINSERT INTO entries (id, v) VALUES (:id, 'text');\n".into()),
+        (10, format!("{aid}UPDATE accounts SET abalance = abalance + 1 WHERE aid = :aid;\n")),
+        (1, "SELECT bid, count(*), sum(abalance) FROM accounts GROUP BY bid ORDER BY bid;\n".into()),
+        (
+            2,
+            format!(
+                "{aid}BEGIN;\nUPDATE accounts SET abalance = abalance - 1 WHERE aid = :aid;\n\
+                 UPDATE accounts SET abalance = abalance + 1 WHERE aid = :bid;\nCOMMIT;\n"
+            ),
+        ),
+        // What is inserted goes again, so that the data does not grow either.
+        (1, "DELETE FROM entries WHERE id IN (SELECT id FROM entries ORDER BY id LIMIT 200);\n".into()),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(which("pgbench").expect("pgbench comes with PostgreSQL"));
+    command.args(["-n", "-M", "prepared", "-c", &CLIENTS.to_string(), "-j", "2", "-T", &SOAK_SECONDS.to_string()]);
+    command.args(["--max-tries=10"]);
+    for (at, (weight, text)) in scripts.iter().enumerate() {
+        let file = folder.path().join(format!("{at}.sql"));
+        std::fs::write(&file, text).expect("written");
+        command.arg("-f").arg(format!("{}@{weight}", file.display()));
+    }
+    let mut load = Running(command.arg(&target.url).stdout(Stdio::null()).spawn().expect("pgbench runs"));
+    let began = Instant::now();
+    while load.0.try_wait().expect("a child").is_none() {
+        std::thread::sleep(Duration::from_secs(30));
+        println!("soak {:4} s: {:.1} MiB resident", began.elapsed().as_secs(), resident_mib(target.pid));
+    }
+}
+
+fn resident_mib(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
 /// PostgreSQL shards behind Isles, beside PgBouncer and beside nothing.

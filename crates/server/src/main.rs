@@ -24,6 +24,11 @@ use clap::Parser;
 use cli::output::{Failure, Format};
 use std::process::ExitCode;
 
+/// Statements allocate much that is small and short-lived, on whichever thread they are served. The C library's
+/// allocator took a fifth of the time of one that had to be planned.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A sharded SQL database.
 #[derive(Parser)]
 #[command(name = "isles", version, arg_required_else_help = true, disable_help_subcommand = true)]

@@ -71,7 +71,7 @@ impl Inputs<'_> {
     pub(crate) fn statement(&self, fragment: &Fragment, engine: Engine) -> Result<Statement, SqlError> {
         let printed = fragment.printed(dialect(engine))?;
         let params = printed.params.iter().map(|source| self.source(source)).collect::<Result<_, _>>()?;
-        Ok(Statement { sql: printed.sql.clone(), params, columns: printed.columns.clone() })
+        Ok(Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed())
     }
 }
 

@@ -148,8 +148,7 @@ impl isles_sql::explain::Detail for Printed {
             Engine::Sqlite => "sqlite",
             Engine::Postgres => "postgres",
         };
-        let text =
-            |engine: &Engine| Ok((name(engine).to_string(), fragment.printed(dialect(*engine))?.sql.to_string()));
+        let text = |engine: &Engine| Ok((name(engine).to_string(), fragment.shown(dialect(*engine))?));
         self.engines.iter().map(text).collect()
     }
 

@@ -29,6 +29,7 @@ use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTa
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -38,6 +39,27 @@ pub(super) const LOCK_CLASS: i32 = 0x6973_6c65;
 const SLOTS: u64 = 1_000;
 
 pub(super) const ENTER: &str = "SELECT _isles.enter($1, $2, $3, $4, $5, $6)";
+/// In a statement that only reads and is alone: it looks at the fences with the snapshot that it reads with. The
+/// subqueries depend on nothing, so they are run once, and before the first row. Most claims are to one bucket or one
+/// tenant, and need no function; what those refuse, the function refuses with its reasons.
+const ONE_BUCKET: &str = "(SELECT CASE WHEN (SELECT version <= $v AND mode <> 'closed' FROM _isles.fence \
+     WHERE kind = 'bucket' AND name = $g AND first <= $b AND last >= $b) \
+     THEN true ELSE _isles.look($v, false, ARRAY[$t], ARRAY[$g], ARRAY[$b]) IS NOT NULL END)";
+const ONE_TENANT: &str = "(SELECT CASE WHEN coalesce(\
+     (SELECT version <= $v AND mode <> 'closed' FROM _isles.fence WHERE kind = 'tenant' AND name = $t), \
+     (SELECT version <= $v AND mode <> 'closed' FROM _isles.fence \
+      WHERE kind = 'bucket' AND name = $g AND first <= $b AND last >= $b)) \
+     THEN true ELSE _isles.look($v, false, ARRAY[$t], ARRAY[$g], ARRAY[$b]) IS NOT NULL END)";
+const MANY_UNITS: &str = "(SELECT _isles.look($v, false, $t, $g, $b) IS NOT NULL)";
+
+/// What is claimed, as far as the text of [`Entry::condition`] depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Shape {
+    Bucket,
+    Tenant,
+    Many,
+}
+
 const LOOK: &str = "SELECT _isles.look($1, $2, $3, $4, $5)";
 
 /// A claim, as `_isles.enter` takes it.
@@ -52,7 +74,6 @@ pub(super) struct Entry {
     /// For each unit: the group, null for shared tables.
     groups: Vec<Option<String>>,
     buckets: Vec<Option<i64>>,
-    slots: Vec<i32>,
 }
 
 impl Entry {
@@ -64,10 +85,8 @@ impl Entry {
             tenants: Vec::new(),
             groups: Vec::new(),
             buckets: Vec::new(),
-            slots: Vec::new(),
             claim,
         };
-        let mut slots = BTreeSet::new();
         for unit in &entry.claim.units {
             let (tenant, group, bucket) = match unit {
                 Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => {
@@ -76,24 +95,61 @@ impl Entry {
                 Claimed::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
                 Claimed::Shared => (None, None, None),
             };
-            slots.extend(unit_slots(unit).map(|slot| lock_number(slot, access)));
             entry.tenants.push(tenant);
             entry.groups.push(group.map(ToString::to_string));
             entry.buckets.push(bucket.map(|bucket| i64::from(bucket.0)));
         }
-        // In one order everywhere, so that two requests do not wait for each other in a ring.
-        entry.slots = slots.into_iter().collect();
         entry
+    }
+
+    /// The locks to take: in one order everywhere, so that two requests do not wait for each other in a ring.
+    fn slots(&self) -> Vec<i32> {
+        let access = if self.writes { Access::Write } else { Access::Read };
+        let slots: BTreeSet<i32> =
+            self.claim.units.iter().flat_map(unit_slots).map(|slot| lock_number(slot, access)).collect();
+        slots.into_iter().collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.claim.units.is_empty()
     }
 
+    pub(super) fn shape(&self) -> Shape {
+        match self.claim.units.as_slice() {
+            [Claimed::Bucket(..)] => Shape::Bucket,
+            [Claimed::Tenant(..)] => Shape::Tenant,
+            _ => Shape::Many,
+        }
+    }
+
+    /// What makes a reading statement with so many parameters look at the fences, too; it takes [`Entry::params`] after
+    /// its own.
+    ///
+    /// There are no locks: should a unit move away meanwhile, the statement shows it as it was at its snapshot.
+    pub(super) fn condition(&self, count: usize) -> String {
+        let one = ["bigint", "text", "text", "bigint"];
+        let (text, kinds) = match self.shape() {
+            Shape::Bucket => (ONE_BUCKET, one),
+            Shape::Tenant => (ONE_TENANT, one),
+            Shape::Many => (MANY_UNITS, ["bigint", "text[]", "text[]", "bigint[]"]),
+        };
+        let names = ["$v", "$t", "$g", "$b"].into_iter().zip(kinds).zip(count + 1..);
+        names.fold(text.to_string(), |text, ((name, kind), at)| text.replace(name, &format!("${at}::{kind}")))
+    }
+
+    /// The parameters of [`Entry::condition`].
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 4] {
+        match self.shape() {
+            Shape::Many => [&self.version, &self.tenants, &self.groups, &self.buckets],
+            _ => [&self.version, &self.tenants[0], &self.groups[0], &self.buckets[0]],
+        }
+    }
+
     /// Takes the locks and checks the fences, in the open transaction of `client`. Returns what was seen.
     pub(super) async fn enter(&self, client: &Client, statement: &Statement) -> Result<String> {
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-            [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &self.slots];
+        let slots = self.slots();
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &slots];
         let row = client.query_one(statement, &params).await.map_err(|error| self.refusal(error))?;
         row.try_get(0).map_err(fault::before_commit)
     }
@@ -101,14 +157,14 @@ impl Entry {
     /// Checks the fences as they are now, without locks: the caller holds them.
     pub(super) async fn look(&self, conn: &Conn) -> Result<String> {
         let statement = conn.prepare(LOOK).await?;
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+        let params: [&(dyn ToSql + Sync); 5] =
             [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets];
         let row = conn.query_one(&statement, &params).await.map_err(|error| self.refusal(error))?;
         row.try_get(0).map_err(fault::before_commit)
     }
 
     /// Turns the refusal that `_isles.look` raises into our own.
-    fn refusal(&self, error: tokio_postgres::Error) -> ShardError {
+    pub(super) fn refusal(&self, error: tokio_postgres::Error) -> ShardError {
         let moved = error.as_db_error().filter(|error| error.code().code() == fault::MOVED);
         let parts = moved.and_then(|error| error.detail()?.split_once(' '));
         let place = parts.and_then(|(at, needed)| Some((at.parse::<usize>().ok()?, needed.parse::<u64>().ok()?)));

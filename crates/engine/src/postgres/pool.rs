@@ -6,7 +6,8 @@
 //! A client's SQL can leave settings, a role, temporary tables, prepared statements, session locks, cursors and
 //! LISTEN behind. [`RESET`] is PostgreSQL's `DISCARD ALL` but for our own prepared statements, which cost a round trip
 //! each to make again; those that SQL made are dropped by name. It runs when a connection comes back and not when
-//! it is lent: a session lock that waits in the pool would block everyone else. Whatever is in doubt is closed.
+//! it is lent: a session lock that waits in the pool would block everyone else. Whatever is in doubt is closed. A
+//! connection that has run nothing but texts that Isles composed has nothing to reset.
 //!
 //! Every session is read only unless a transaction says otherwise. Requests send BEGIN and their statements without
 //! waiting in between, so should a BEGIN ever fail (a cancel that comes at that very moment), the statements after
@@ -17,11 +18,13 @@
 //!   * I-66  every wait has a deadline: the caller's
 
 use super::fault;
+use super::fence::Shape;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use std::sync::Arc;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
@@ -40,7 +43,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What every session begins with, and goes back to: `RESET ALL` restores what the startup message said.
 const SESSION: &str = "-c default_transaction_read_only=on -c timezone=UTC -c datestyle=ISO,YMD -c extra_float_digits=1 \
-                       -c bytea_output=hex -c standard_conforming_strings=on -c synchronous_commit=on -c search_path=public";
+                       -c bytea_output=hex -c standard_conforming_strings=on -c synchronous_commit=on -c search_path=public \
+                       -c statement_timeout=600000";
 
 /// Brings a session back to where it began. One message, so one round trip; none of it can be undone by a client.
 const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
@@ -61,6 +65,8 @@ pub(super) struct Connections {
     env: Arc<dyn Env>,
     /// Connections that are lent out or being reset.
     lent: Arc<AtomicUsize>,
+    /// Texts that look at the fences, by the texts they were made of and what they claim.
+    fenced: Mutex<HashMap<(Arc<str>, Shape), Arc<str>>>,
 }
 
 /// Reads a URL into what tokio-postgres needs. The URL may hold a password, so nothing of it goes into the error.
@@ -92,9 +98,10 @@ impl Connections {
     pub(super) fn new(config: Config, size: usize, env: Arc<dyn Env>) -> Result<Connections> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(config.clone(), NoTls, recycling);
-        let pool = Pool::builder(manager).max_size(size).build();
+        // The one that was used last: its server process is the warmest, and the others may rest.
+        let pool = Pool::builder(manager).max_size(size).queue_mode(QueueMode::Lifo).build();
         let pool = pool.map_err(|error| ShardError::invalid(format!("no pool of {size} connections: {error}")))?;
-        Ok(Connections { pool, config, env, lent: Arc::default() })
+        Ok(Connections { pool, config, env, lent: Arc::default(), fenced: Mutex::default() })
     }
 
     /// Lends a connection; waits for one if all are out. The caller bounds the wait.
@@ -107,7 +114,28 @@ impl Connections {
         };
         self.lent.fetch_add(1, Ordering::SeqCst);
         let lent = Lent(self.lent.clone());
-        Ok(Conn { object: Some(object), env: self.env.clone(), cancelled: AtomicBool::new(false), lent: Some(lent) })
+        Ok(Conn {
+            object: Some(object),
+            env: self.env.clone(),
+            cancelled: AtomicBool::new(false),
+            foreign: AtomicBool::new(false),
+            lent: Some(lent),
+        })
+    }
+
+    /// A text that looks at the fences, made of another one or kept from before.
+    pub(super) fn fenced(&self, sql: &Arc<str>, shape: Shape, make: impl FnOnce() -> String) -> Arc<str> {
+        let mut fenced = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (sql.clone(), shape);
+        if let Some(known) = fenced.get(&key) {
+            return known.clone();
+        }
+        if fenced.len() >= MAX_PREPARED {
+            fenced.clear();
+        }
+        let text: Arc<str> = make().into();
+        fenced.insert(key, text.clone());
+        text
     }
 
     /// Forgets all prepared statements, since the schema has changed under them.
@@ -141,6 +169,8 @@ pub(super) struct Conn {
     env: Arc<dyn Env>,
     /// A cancel request is on its way, and may hit whatever comes next on this connection.
     cancelled: AtomicBool,
+    /// It has run a text that Isles did not compose.
+    foreign: AtomicBool,
     lent: Option<Lent>,
 }
 
@@ -194,6 +224,15 @@ impl Conn {
         }));
     }
 
+    /// Remembers that a text is run which may leave something behind.
+    pub(super) fn runs_foreign(&self) {
+        self.foreign.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_run_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Relaxed)
+    }
+
     /// Gives back a connection that ran nothing but our own reading statements: there is nothing to reset.
     pub(super) fn keep(mut self) {
         self.lent.take();
@@ -205,6 +244,10 @@ impl Conn {
         if self.cancelled.load(Ordering::SeqCst) || self.is_closed() {
             return;
         }
+        let foreign = self.has_run_foreign();
+        if ended == Ended::Closed && !foreign {
+            return self.keep();
+        }
         let (object, lent) = (self.object.take(), self.lent.take());
         let Some(object) = object else { return };
         let env = self.env.clone();
@@ -212,7 +255,7 @@ impl Conn {
             let _lent = lent;
             let late = env.sleep(RESET_LIMIT);
             let clean = {
-                let reset = std::pin::pin!(reset(&object, ended));
+                let reset = std::pin::pin!(reset(&object, ended, foreign));
                 matches!(futures::future::select(reset, late).await, futures::future::Either::Left((Ok(()), _)))
             };
             if !clean {
@@ -224,11 +267,11 @@ impl Conn {
     }
 }
 
-async fn reset(client: &Client, ended: Ended) -> std::result::Result<(), tokio_postgres::Error> {
+async fn reset(client: &Client, ended: Ended, foreign: bool) -> std::result::Result<(), tokio_postgres::Error> {
     if ended == Ended::Open {
         client.batch_execute("ROLLBACK").await?;
     }
-    client.batch_execute(RESET).await
+    if foreign { client.batch_execute(RESET).await } else { Ok(()) }
 }
 
 impl Drop for Conn {

@@ -2,6 +2,7 @@
 //!
 //!     execute   BEGIN, fence, statements ─┬→ COMMIT ─→ answer          (a write: two round trips)
 //!               BEGIN, fence, statements, COMMIT ─→ answer             (a read: one)
+//!               statement with the fence in it ─→ answer               (a single read that Isles composed: one)
 //!     begin     BEGIN, fence ─ statement ─ statement … ─ COMMIT
 //!
 //! Messages that do not depend on an answer are sent together. The COMMIT of a write waits for the answers before
@@ -39,6 +40,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio_postgres::types::ToSql;
 
 /// Statements in flight at once. `join_all` polls so few in order, and in order is how they must be sent.
 const PIPELINE: usize = 30;
@@ -51,9 +53,11 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 /// Open cursors of a transaction, each of which holds resources in the server.
 const MAX_CURSORS: usize = 1_000;
 
-/// Ends a transaction. A client may have made its commit asynchronous; but then others would see what a crash takes
-/// back, and readers of the log would have been given positions that come again (I-4).
-const COMMIT: &str = "SET LOCAL synchronous_commit = on; COMMIT";
+/// Ends a transaction. A foreign text may have made its commit asynchronous; but then others would see what a crash
+/// takes back, and readers of the log would have been given positions that come again (I-4).
+fn commit_text(conn: &Conn) -> &'static str {
+    if conn.has_run_foreign() { "SET LOCAL synchronous_commit = on; COMMIT" } else { "COMMIT" }
+}
 
 /// What rows and bytes a request may still return; shared by its statements, which run side by side.
 struct Budget {
@@ -139,7 +143,15 @@ pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &
     for last_try in [false, true] {
         let committing = AtomicBool::new(false);
         let left = request.limits.time.saturating_sub(env.elapsed() - began);
-        let work = Box::pin(attempt(connections, request, &entry, left, &committing));
+        let work = async {
+            match request.statements.as_slice() {
+                [one] if request.access == Access::Read && one.composed && !entry.is_empty() => {
+                    read_alone(connections, one, &entry, &request.limits).await.map(|outcome| vec![outcome])
+                }
+                _ => attempt(connections, request, &entry, left, &committing).await,
+            }
+        };
+        let work = std::pin::pin!(work);
         match bounded(env, &request.limits, left, work).await {
             Ok(Err(error)) if !last_try && fault::is_stale_statement(&error) => connections.forget_statements(),
             Ok(result) => return result,
@@ -151,6 +163,51 @@ pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &
         }
     }
     Err(ShardError::Conflict("the schema keeps changing".into()))
+}
+
+/// A statement that only reads and looks at the fences itself: no transaction around it, nothing to clean up after it.
+async fn read_alone(
+    connections: &Connections,
+    statement: &Statement,
+    entry: &Entry,
+    limits: &Limits,
+) -> Result<Outcome> {
+    let conn = connections.lend().await?;
+    let sql = connections.fenced(&statement.sql, entry.shape(), || {
+        format!("SELECT q.* FROM ({}) AS q WHERE {}", statement.sql, entry.condition(statement.params.len()))
+    });
+    let answer = read_fenced(&conn, &sql, statement, entry, limits).await;
+    match &answer {
+        Err(ShardError::Unavailable(_)) => {}
+        Err(error) => {
+            give_up(&conn, error);
+            conn.finish(Ended::Closed);
+        }
+        Ok(_) => conn.finish(Ended::Closed),
+    }
+    answer
+}
+
+async fn read_fenced(conn: &Conn, sql: &str, statement: &Statement, entry: &Entry, limits: &Limits) -> Result<Outcome> {
+    let known = conn.prepare(sql).await?;
+    let fence = entry.params();
+    let own = known.params().len().saturating_sub(fence.len());
+    if own != statement.params.len() || known.columns().len() != statement.columns.len() {
+        conn.forget(sql);
+        return Err(ShardError::Conflict("the schema has changed".into()));
+    }
+    let own: Vec<Param> =
+        statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect::<Result<_>>()?;
+    let params: Vec<_> = own.iter().map(|param| param as &(dyn ToSql + Sync)).chain(fence).collect();
+    let stream = conn.query_raw(&known, params).await.map_err(|error| entry.refusal(error))?;
+    let mut stream = std::pin::pin!(stream);
+    let (budget, mut rows) = (Budget::new(limits), Vec::new());
+    while let Some(row) = stream.next().await {
+        let row = row.map_err(|error| entry.refusal(error))?;
+        budget.take(row.raw_size_bytes())?;
+        rows.push(read_row(&row, &statement.columns)?);
+    }
+    Ok(Outcome { rows, affected: 0 })
 }
 
 async fn attempt(
@@ -175,7 +232,7 @@ async fn attempt(
         }
         Ok(outcomes) => {
             committing.store(true, Ordering::SeqCst);
-            let answer = conn.batch_execute(COMMIT).await.map_err(fault::during_commit);
+            let answer = conn.batch_execute(commit_text(&conn)).await.map_err(fault::during_commit);
             committing.store(false, Ordering::SeqCst);
             conn.finish(if answer.is_ok() { Ended::Closed } else { Ended::Open });
             answer.map(|()| outcomes)
@@ -214,6 +271,9 @@ async fn prepare_all(conn: &Conn, request: &Request) -> Result<Vec<Prepared>> {
 }
 
 async fn prepare(conn: &Conn, statement: &Statement) -> Result<Prepared> {
+    if !statement.composed {
+        conn.runs_foreign();
+    }
     let mut known = conn.prepare(&statement.sql).await?;
     if !has_columns(&known, statement) {
         // It may have been prepared before the schema changed.
@@ -285,7 +345,7 @@ async fn run_one(
     access: Access,
     budget: &Budget,
 ) -> Result<Outcome> {
-    let params = prepared.params.iter().map(|param| param as &(dyn tokio_postgres::types::ToSql + Sync));
+    let params = prepared.params.iter().map(|param| param as &(dyn ToSql + Sync));
     let stream = conn.query_raw(&prepared.statement, params).await.map_err(fault::before_commit)?;
     let mut stream = std::pin::pin!(stream);
     let mut rows = Vec::new();
@@ -450,6 +510,9 @@ async fn plain(conn: &Conn, sql: &str) -> Result<()> {
 
 /// Declares a cursor. Its parameters are those of the statement within it.
 async fn declare(conn: &Conn, name: &str, statement: &Statement) -> Result<()> {
+    if !statement.composed {
+        conn.runs_foreign();
+    }
     let text = format!("DECLARE {name} NO SCROLL CURSOR FOR {}", statement.sql);
     let known = conn.prepare_once(&text).await?;
     let params = params(&known, statement)?;
@@ -677,7 +740,7 @@ impl Transaction for PgTransaction {
         let (env, time) = (self.env.clone(), self.limits.time + GRACE);
         let conn = self.conn.take().ok_or_else(lost)?;
         let answer = {
-            let commit = std::pin::pin!(conn.batch_execute(COMMIT));
+            let commit = std::pin::pin!(conn.batch_execute(commit_text(&conn)));
             match select(commit, env.sleep(time)).await {
                 Either::Left((answer, _)) => answer.map_err(fault::during_commit),
                 Either::Right(_) => Err(ShardError::MayHaveHappened("the time limit passed during commit".into())),

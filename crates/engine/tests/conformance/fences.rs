@@ -38,12 +38,16 @@ async fn write_each_way(db: &Db, claim: &Claim) -> Vec<Result<()>> {
 }
 
 async fn read_each_way(db: &Db, claim: &Claim) -> Vec<Result<()>> {
-    let count = count_of("SELECT count(*) FROM users");
-    let executed = db.execute(Request::read(claim.clone(), count)).await.map(drop);
+    let count = count_of("SELECT count(*) AS n FROM users");
+    let executed = db.execute(Request::read(claim.clone(), count.clone())).await.map(drop);
+    let composed = db.execute(Request::read(claim.clone(), count.composed())).await.map(drop);
+    // One that finds nothing looks at the fences, too.
+    let nothing = count_of("SELECT n FROM users WHERE id = -1").composed();
+    let nothing = db.execute(Request::read(claim.clone(), nothing)).await.map(drop);
     let begun = db.begin(Begin::new(claim.clone(), Access::Read)).await.map(drop);
     let later = Claim { version: claim.version, units: vec![] };
     let mut open = db.begin(Begin::new(later, Access::Read)).await.unwrap();
-    vec![executed, begun, open.claim(claim.clone()).await]
+    vec![executed, composed, nothing, begun, open.claim(claim.clone()).await]
 }
 
 fn moved(claimed: u64, needed: u64) -> Result<()> {

@@ -391,7 +391,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     async fn query(&mut self, sql: &str) -> Step {
         self.forget_statement("");
         self.forget_portal("");
-        let statements = match self.split(sql) {
+        let statements = match may_not_be_one(sql) {
+            true => self.split(sql),
+            false => Ok(vec![sql.into()]),
+        };
+        let statements = match statements {
             Ok(statements) => queue(sql, statements),
             Err(error) => return self.query_failed(error, 0).await,
         };

@@ -24,11 +24,11 @@ mod sqlite;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
-use crate::tree::{Expr, RelationRef, RelationSource};
+use crate::tree::{Expr, ExprKind, RelationRef, RelationSource};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Table;
-use isles_kernel::value::DataType;
+use isles_kernel::value::{DataType, Value};
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, SqlError>;
@@ -48,11 +48,43 @@ pub fn staged_column(at: usize) -> String {
 impl Fragment {
     /// The statement in the dialect of `engine`; printed once.
     pub fn printed(&self, engine: Dialect) -> Result<Arc<Printed>> {
-        let (slot, print): (_, fn(&Fragment) -> Result<Output>) = match engine {
-            Dialect::Sqlite => (&self.sqlite, sqlite::print),
-            Dialect::Postgres => (&self.postgres, postgres::print),
+        let slot = match engine {
+            Dialect::Sqlite => &self.sqlite,
+            Dialect::Postgres => &self.postgres,
         };
-        slot.get_or_init(|| print(self).and_then(|output| output.finish(self)).map(Arc::new)).clone()
+        let print = || self.print(engine, Constants::Bound).and_then(|output| output.finish(self)).map(Arc::new);
+        slot.get_or_init(print).clone()
+    }
+
+    /// The same for people, who want to see the constants in their places.
+    pub fn shown(&self, engine: Dialect) -> Result<String> {
+        self.print(engine, Constants::Written).map(|output| output.sql)
+    }
+
+    fn print(&self, engine: Dialect, constants: Constants) -> Result<Output> {
+        match engine {
+            Dialect::Sqlite => sqlite::print(self, constants),
+            Dialect::Postgres => postgres::print(self, constants),
+        }
+    }
+}
+
+/// What becomes of a constant that a column is compared with.
+///
+/// Clients that write values into their texts send a new text each time. Their constants are bound, so that the engines,
+/// at least, see the same text again, and need not prepare it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Constants {
+    Written,
+    Bound,
+}
+
+/// The constant among the two sides of a comparison, if the other one is a column.
+fn compared_constant<'a>(side: &'a Expr, other: &Expr) -> Option<&'a Value> {
+    match (&side.kind, &other.kind) {
+        (ExprKind::Const(Value::Null | Value::Bool(_)), _) => None,
+        (ExprKind::Const(value), ExprKind::Column { .. }) => Some(value),
+        _ => None,
     }
 }
 
@@ -92,12 +124,16 @@ fn type_name(ty: Type) -> String {
 }
 
 /// The parameters of a text, numbered by their first use.
-#[derive(Default)]
 struct Params {
     sources: Vec<ParamSource>,
+    constants: Constants,
 }
 
 impl Params {
+    fn new(constants: Constants) -> Params {
+        Params { sources: Vec::new(), constants }
+    }
+
     /// `$n` for what is to be bound.
     fn place(&mut self, source: ParamSource) -> String {
         let at = self.sources.iter().position(|known| *known == source).unwrap_or_else(|| {

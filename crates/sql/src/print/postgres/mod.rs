@@ -12,7 +12,7 @@
 mod expr;
 mod write;
 
-use super::{Output, Params, Result, carrier, direction, quoted, unsupported};
+use super::{Constants, Output, Params, Result, carrier, direction, quoted, unsupported};
 use crate::plan::Fragment;
 use crate::tree::{
     Body, Cte, CteBody, Distinct, Expr, Field, From, FunctionRef, GroupBy, Join, JoinKind, Lock, LockStrength,
@@ -24,8 +24,8 @@ use isles_kernel::value::DataType;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) fn print(fragment: &Fragment) -> Result<Output> {
-    let mut printer = Printer { params: Params::default(), names: HashMap::new(), keys: Vec::new() };
+pub(super) fn print(fragment: &Fragment, constants: Constants) -> Result<Output> {
+    let mut printer = Printer { params: Params::new(constants), names: HashMap::new(), keys: Vec::new() };
     let sql = match &fragment.statement {
         Statement::Query(query) => printer.result(query, &fragment.fields)?,
         Statement::Insert(insert) => printer.insert(insert)?,
@@ -38,7 +38,7 @@ pub(super) fn print(fragment: &Fragment) -> Result<Output> {
 /// An expression over one table, by the bare names of its columns.
 pub(super) fn over_table(expr: &Expr, of: &RelationRef) -> Result<Output> {
     let names = HashMap::from([(of.rel, Names::Bare(of.relation.clone()))]);
-    let mut printer = Printer { params: Params::default(), names, keys: Vec::new() };
+    let mut printer = Printer { params: Params::new(Constants::Written), names, keys: Vec::new() };
     Ok(Output { sql: printer.expr(expr)?, params: printer.params })
 }
 

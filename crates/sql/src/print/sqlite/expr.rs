@@ -2,6 +2,7 @@
 
 use super::super::call::{self, Callee, Op};
 use super::super::native::{self, Class, Conversion};
+use super::super::{Constants, compared_constant};
 use super::{Printer, Result, function_name, joined, unsupported, walk};
 use crate::builtins::{self, Volatility};
 use crate::plan::ParamSource;
@@ -144,13 +145,23 @@ impl Printer {
         if let [left, right] = args
             && let Some((symbol, class)) = native::comparison(function, left.ty.oid)
         {
-            let (left, right) = (self.expr(left)?, self.expr(right)?);
+            let (left, right) = (self.side(left, right)?, self.side(right, left)?);
             return Ok(match class {
                 Class::Collated(collation) => format!("({left} {symbol} {right} COLLATE {collation})"),
                 _ => format!("({left} {symbol} {right})"),
             });
         }
         self.dispatch(Op::Function(function), args, ty)
+    }
+
+    /// One side of a comparison.
+    fn side(&mut self, side: &Expr, other: &Expr) -> Result<String> {
+        match compared_constant(side, other) {
+            Some(value) if self.params.constants == Constants::Bound => {
+                Ok(self.params.place(ParamSource::Const(value.clone())))
+            }
+            _ => self.expr(side),
+        }
     }
 
     /// A call of a dispatcher.

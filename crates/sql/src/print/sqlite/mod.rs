@@ -25,7 +25,7 @@ mod subquery;
 mod write;
 
 use super::native::{self, Class};
-use super::{Output, Params, Result, direction, staged_column, unsupported, walk};
+use super::{Constants, Output, Params, Result, direction, staged_column, unsupported, walk};
 use crate::plan::Fragment;
 use crate::tree::{
     Body, Cte, CteBody, Distinct, Expr, ExprKind, OrderBy, OrderKey, Query, RelId, Relation, RelationRef,
@@ -40,8 +40,8 @@ use std::sync::Arc;
 /// Conditions that are joined flat; more are nested in halves, since SQLite bounds the depth of an expression.
 const FLAT_TERMS: usize = 50;
 
-pub(super) fn print(fragment: &Fragment) -> Result<Output> {
-    let mut printer = Printer { params: Params::default(), names: HashMap::new() };
+pub(super) fn print(fragment: &Fragment, constants: Constants) -> Result<Output> {
+    let mut printer = Printer { params: Params::new(constants), names: HashMap::new() };
     let sql = match &fragment.statement {
         Statement::Query(query) => printer.query(query, fragment.fields.len())?,
         Statement::Insert(insert) => printer.insert(insert)?,
@@ -54,7 +54,7 @@ pub(super) fn print(fragment: &Fragment) -> Result<Output> {
 /// An expression over one table, by the bare names of its columns.
 pub(super) fn over_table(expr: &Expr, of: &RelationRef) -> Result<Output> {
     let names = HashMap::from([(of.rel, Names::Bare(of.relation.clone()))]);
-    let mut printer = Printer { params: Params::default(), names };
+    let mut printer = Printer { params: Params::new(Constants::Written), names };
     Ok(Output { sql: printer.expr(expr)?, params: printer.params })
 }
 

@@ -152,6 +152,13 @@ pub(crate) async fn a_pinned_tenant_goes_by_its_own_fence(world: World) {
     assert_eq!(error, ShardError::Moved { unit, claimed: RoutingVersion(1), needed: RoutingVersion(3) });
     write(Some("beta")).await.unwrap();
     write(None).await.unwrap();
+    let read = |units: Claim| db.execute(Request::read(units, count_of("SELECT count(*) AS n FROM notes").composed()));
+    assert_eq!(read(claim_tenant(1, tenant("acme"))).await.unwrap_err(), error);
+    read(claim_tenant(1, tenant("beta"))).await.unwrap();
+    let both = |first: Claim, second: Claim| Claim { units: [first.units, second.units].concat(), ..first };
+    read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, None))).await.unwrap();
+    let refused = read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, tenant("acme")))).await;
+    assert_eq!(refused.unwrap_err(), error);
     db.set_fences(vec![fence_tenant(None, 3, FenceMode::Closed)], FENCE_TIME).await.unwrap();
     assert!(matches!(write(None).await, Err(ShardError::Moved { .. })));
     assert_eq!(db.rows("notes").await.len(), 2);

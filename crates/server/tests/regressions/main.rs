@@ -111,6 +111,7 @@ scripts! {
     deviation_has_the_digits_of_its_variance,
     distinct_over_shards,
     failing_ddl_is_reported,
+    functions_of_the_server_are_out_of_reach,
     group_by_merges_groups,
     identity_is_unique_over_shards,
     insert_without_a_key,

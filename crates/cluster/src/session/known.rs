@@ -1,6 +1,7 @@
 //! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
 
 use super::settings::{Tenant, View};
+use super::statements::Statements;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
@@ -43,6 +44,7 @@ pub(crate) struct StatementKnowledge {
     pub(crate) transaction_time: i64,
     pub(crate) statement_time: i64,
     pub(crate) memory: Arc<Mutex<SequenceMemory>>,
+    pub(crate) statements: Arc<Mutex<Statements>>,
     pub(crate) facts: OnceLock<Arc<Facts>>,
 }
 
@@ -78,6 +80,7 @@ impl StatementKnowledge {
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
             facts.transaction = self.statement_time;
+            facts.statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner).facts();
             Arc::new(facts)
         })
     }

@@ -11,6 +11,7 @@
 //!   * [`settings`]  SET, SHOW, RESET
 //!   * [`plans`]     statements that are ready to run
 //!   * [`known`]     what a statement is told by its session
+//!   * [`statements`] those that have a name
 //!   * [`cursor`]    results with a place in them
 //!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
 //!   * [`utility`]   statements that are not about rows
@@ -26,6 +27,7 @@ mod cursor;
 pub(crate) mod known;
 pub(crate) mod plans;
 pub(crate) mod settings;
+pub(crate) mod statements;
 mod transact;
 mod utility;
 
@@ -41,22 +43,23 @@ use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::bind::utility::Utility;
 use isles_sql::bind::{Explain, ExplainFormat};
 use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
+use isles_sql::system::Facts;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
 use plans::{Compiled, RowsKind};
 use settings::Settings;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use statements::{NamedBy, Statements};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use transact::{Open, Slot};
 
 pub type Result<T> = std::result::Result<T, SqlError>;
 
-/// Statements that SQL's PREPARE has named, per session.
-const MAX_NAMED: usize = 1_000;
 /// A transaction that waits for its client holds a shard's writer on SQLite: not longer than this, unless the client
 /// says so.
 const SQLITE_IDLE_MS: u64 = 60_000;
@@ -167,7 +170,8 @@ pub struct Session {
     slot: Arc<tokio::sync::Mutex<Slot>>,
     watched: bool,
     cancel: CancelToken,
-    named: HashMap<String, Arc<Prepared>>,
+    /// Shared with the statement that runs, which may look at them.
+    statements: Arc<Mutex<Statements>>,
     cursors: BTreeMap<String, Cursor>,
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
@@ -195,7 +199,7 @@ impl Database {
             slot: Arc::default(),
             watched: false,
             cancel: CancelToken::default(),
-            named: HashMap::new(),
+            statements: Arc::default(),
             cursors: BTreeMap::new(),
             notices: Vec::new(),
             memory: Arc::default(),
@@ -237,6 +241,42 @@ impl Session {
         plans::prepare(&self.database, &schema, &self.settings, sql, params)
     }
 
+    /// Keeps what the protocol has prepared under a name; None is a text without a statement.
+    pub fn keep(&mut self, name: String, statement: Option<Arc<Prepared>>) -> Result<()> {
+        let now = known::now(&*self.database.env);
+        self.named().keep(name, statement, NamedBy::Protocol, now)
+    }
+
+    /// What is kept under a name, by the protocol or by PREPARE.
+    pub fn kept(&self, name: &str) -> Result<Option<Arc<Prepared>>> {
+        self.named().get(name).cloned()
+    }
+
+    /// It is no error to forget what is not there.
+    pub fn forget(&mut self, name: &str) {
+        self.named().forget(name);
+    }
+
+    /// The statement whose columns this one returns: itself, or for FETCH and EXECUTE what they name.
+    pub fn returns(&self, prepared: &Arc<Prepared>) -> Arc<Prepared> {
+        let Compiled::Utility(utility) = &prepared.compiled else { return prepared.clone() };
+        let named = match &**utility {
+            Utility::Fetch(fetch) => self.declared(&fetch.cursor),
+            Utility::Execute { name, .. } => self.kept(name).ok().flatten().map(|named| self.returns(&named)),
+            _ => None,
+        };
+        named.unwrap_or_else(|| prepared.clone())
+    }
+
+    /// The statement that a cursor of this name, made by DECLARE, reads.
+    pub fn declared(&self, name: &str) -> Option<Arc<Prepared>> {
+        self.cursors.get(name).map(|cursor| cursor.prepared.clone())
+    }
+
+    fn named(&self) -> MutexGuard<'_, Statements> {
+        self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
     /// it failed.
     pub async fn execute(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
@@ -259,7 +299,7 @@ impl Session {
         match &prepared.compiled {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
-            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
+            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
             Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }
@@ -363,6 +403,7 @@ impl Session {
             transaction_time,
             statement_time: now,
             memory: self.memory.clone(),
+            statements: self.statements.clone(),
             facts: std::sync::OnceLock::new(),
         })
     }
@@ -493,6 +534,13 @@ impl Session {
     /// A setting's value (`TimeZone`, `DateStyle`, `bytea_output`, `extra_float_digits`), for the text format.
     pub fn setting(&self, name: &str) -> Option<String> {
         self.settings.show(name)
+    }
+
+    /// The names of objects by their numbers: what a `regclass` and its kin look like.
+    pub fn names(&self) -> Arc<dyn isles_sql::system::SystemFunctions> {
+        let mut facts = Facts::new(self.database.schema(), &self.database.name, "isles");
+        facts.user = self.user.clone();
+        Arc::new(isles_sql::system::Functions::new(Arc::new(facts)))
     }
 
     /// Gives the session a tenant that it cannot change: its role is fixed to it.

@@ -19,6 +19,7 @@
 //!   * I-20  several shards commit all or none
 
 use super::bounds::Bounds;
+use super::work::{Sent, rows_of};
 use crate::commit::Participant;
 use crate::commit::writers::{TxnNumber, WriterTurn};
 use crate::database::{Active, Database, SchemaGuard};
@@ -240,12 +241,18 @@ impl Txn {
         bounds: &Bounds,
     ) -> Result<Vec<Vec<Outcome>>, SqlError> {
         let limits = bounds.limits(&*self.database.env);
+        let (env, noted) = (&*self.database.env, &self.database.noted(bounds));
         let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
         let mut jobs = Vec::new();
         for (shard, statements) in work {
             let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
             part.transaction.bound(limits.clone());
-            jobs.push(async move { part.transaction.execute_all(statements).await });
+            jobs.push(async move {
+                let sent = Sent::new(&statements, env);
+                let answer = part.transaction.execute_all(statements).await;
+                sent.came(&shard, answer.as_deref().ok().map(rows_of), noted);
+                answer
+            });
         }
         join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
     }

@@ -39,12 +39,14 @@ use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
 use crate::execute::run::{Runner, Within};
 use crate::execute::stream::Stream;
+use crate::execute::work::Trace;
 use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::Utility;
 use isles_sql::bind::{Explain, ExplainFormat};
+use isles_sql::explain::Entry;
 use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
 use isles_sql::system::Facts;
 use isles_sql::tree::Field;
@@ -140,6 +142,8 @@ impl Rows {
 /// What EXPLAIN shows of a fragment.
 struct Printed {
     engines: Vec<Engine>,
+    /// What came of it, if it has been executed.
+    trace: Option<Arc<Trace>>,
 }
 
 impl isles_sql::explain::Detail for Printed {
@@ -153,8 +157,10 @@ impl isles_sql::explain::Detail for Printed {
         self.engines.iter().map(text).collect()
     }
 
-    fn runs(&self, _fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
-        Vec::new()
+    fn runs(&self, fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
+        let Some(trace) = &self.trace else { return Vec::new() };
+        let printed = self.engines.iter().filter_map(|engine| fragment.printed(dialect(*engine)).ok());
+        printed.flat_map(|printed| trace.of(&printed.sql)).collect()
     }
 }
 
@@ -175,6 +181,8 @@ pub struct Session {
     cursors: BTreeMap<String, Cursor>,
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
+    /// While EXPLAIN ANALYZE runs a statement.
+    trace: Option<Arc<Trace>>,
     tenant_is_fixed: bool,
     /// The settings for values, and what they were read from.
     values: Mutex<Option<(settings::View, isles_sql::text::Settings)>>,
@@ -203,6 +211,7 @@ impl Database {
             cursors: BTreeMap::new(),
             notices: Vec::new(),
             memory: Arc::default(),
+            trace: None,
             tenant_is_fixed: false,
             values: Mutex::default(),
         };
@@ -385,7 +394,7 @@ impl Session {
     fn bounds(&self) -> Bounds {
         let time = self.settings.time("statement_timeout").unwrap_or(MAX_TIME);
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
-        Bounds { lock: self.settings.time("lock_timeout"), ..bounds }
+        Bounds { lock: self.settings.time("lock_timeout"), trace: self.trace.clone(), ..bounds }
     }
 
     fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {
@@ -456,18 +465,24 @@ impl Session {
     async fn explain(&mut self, explain: &Explain, params: &[Value], guard: Arc<SchemaGuard>) -> Result<Answer> {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
-        let detail = Printed { engines: self.database.engines() };
-        let mut lines: Vec<String> = match explain.format {
-            ExplainFormat::Text => isles_sql::explain::text(&plan, &detail)?,
-            ExplainFormat::Json => vec![isles_sql::explain::json(&plan, &detail)?],
-        };
+        let mut detail = Printed { engines: self.database.engines(), trace: None };
+        let mut total = None;
         if explain.analyze {
+            detail.trace = Some(Arc::default());
+            self.trace.clone_from(&detail.trace);
             let began = self.database.env.elapsed();
-            let (rows, affected) = self.run_plan(&plan, kind, params, guard).await?;
-            let took = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
-            lines.push(format!("Rows: {}", if kind == RowsKind::Select { rows.len() as u64 } else { affected }));
-            lines.push(format!("Execution Time: {took:.3} ms"));
+            let ran = self.run_plan(&plan, kind, params, guard).await;
+            self.trace = None;
+            let (rows, affected) = ran?;
+            let ms = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
+            let rows = if kind == RowsKind::Select { rows.len() as u64 } else { affected };
+            total = Some(Entry::executed("Total", rows, ms));
         }
+        let entries: Vec<Entry> = isles_sql::explain::entries(&plan, &detail)?.into_iter().chain(total).collect();
+        let lines = match explain.format {
+            ExplainFormat::Text => isles_sql::explain::entries_text(&entries),
+            ExplainFormat::Json => vec![isles_sql::explain::entries_json(&entries)],
+        };
         let rows: Vec<Vec<Value>> = lines.into_iter().map(|line| vec![Value::Text(line)]).collect();
         Ok(Answer::Rows(Rows::new(vec![plans::text_field("QUERY PLAN")], rows, "EXPLAIN".into())))
     }

@@ -317,6 +317,9 @@ impl Txn {
                 && part.transaction.has_written().await.map_err(|error| noted(&self.database, &shard, error))?;
             if wrote { &mut writing } else { &mut reading }.push((shard, part));
         }
+        if self.modes.isolation == Isolation::Serializable {
+            reading = self.commit_reads(reading).await?;
+        }
         // Writers that hold their shards without having changed them guard what was read there.
         let _guards = match (writing.len(), self.modes.isolation) {
             (0, _) => Vec::new(),
@@ -328,6 +331,21 @@ impl Txn {
             1 => self.commit_one(writing).await,
             _ => self.commit_all(writing).await,
         }
+    }
+
+    /// A PostgreSQL server vouches for what a serializable transaction has read when it commits, and not if it is rolled
+    /// back. Returns the parts on other shards.
+    async fn commit_reads(&mut self, reading: Vec<(ShardId, Part)>) -> Result<Vec<(ShardId, Part)>, SqlError> {
+        let mut rest = Vec::new();
+        for (shard, part) in reading {
+            match self.database.shards.engine(&shard) {
+                Some(Engine::Postgres) => {
+                    part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
+                }
+                _ => rest.push((shard, part)),
+            }
+        }
+        Ok(rest)
     }
 
     async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {

@@ -43,9 +43,8 @@ impl Works {
 
     pub(crate) fn all(&self) -> Vec<(ShardId, ShardWork)> {
         let read = |(shard, counts): (&ShardId, &Counts)| {
-            let [statements, rows, errors, micros] =
-                [&counts.statements, &counts.rows, &counts.errors, &counts.micros]
-                    .map(|count| count.load(Ordering::Relaxed));
+            let [statements, rows, errors, micros] = [&counts.statements, &counts.rows, &counts.errors, &counts.micros]
+                .map(|count| count.load(Ordering::Relaxed));
             (shard.clone(), ShardWork { statements, rows, errors, micros })
         };
         self.0.iter().map(read).collect()
@@ -134,7 +133,8 @@ impl Trace {
     /// The runs of the fragment with this text, shard by shard, and then the router's.
     pub(crate) fn of(&self, sql: &Arc<str>) -> Vec<Run> {
         let runs = self.runs();
-        let mut found: Vec<Run> = runs.iter().filter(|(text, _)| Arc::ptr_eq(text, sql)).map(|(_, run)| run.clone()).collect();
+        let mut found: Vec<Run> =
+            runs.iter().filter(|(text, _)| Arc::ptr_eq(text, sql)).map(|(_, run)| run.clone()).collect();
         found.sort_by(|a, b| (a.shard.is_none(), &a.shard).cmp(&(b.shard.is_none(), &b.shard)));
         found
     }

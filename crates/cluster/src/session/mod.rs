@@ -313,8 +313,26 @@ impl Session {
         }
     }
 
-    /// Runs a statement about rows, with the plan of the present schema.
+    /// Runs a statement about rows: within what is open, or on its own.
+    ///
+    /// On its own it is one request, at the level of the engine's own. A PostgreSQL server knows of a higher level only
+    /// by a transaction that says so: what is not serializable there is not seen by those who are.
     async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
+        let alone = self.open.is_none();
+        if !alone || self.database.is_sqlite() || self.modes().isolation == Isolation::ReadCommitted {
+            return self.rows_now(prepared, params).await;
+        }
+        self.begin_implicit();
+        let answer = self.rows_now(prepared, params).await;
+        match answer.is_ok() {
+            true => self.commit().await?,
+            false => self.roll_back().await,
+        }
+        answer
+    }
+
+    /// Runs a statement about rows, with the plan of the present schema.
+    async fn rows_now(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {

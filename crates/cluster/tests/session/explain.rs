@@ -99,7 +99,8 @@ async fn the_work_of_shards_is_counted() {
     let sums = || {
         let all = db.database.shard_work();
         assert_eq!(all.len(), 3);
-        let sum = |of: fn(&isles_cluster::database::ShardWork) -> u64| all.iter().map(|(_, work)| of(work)).sum::<u64>();
+        let sum =
+            |of: fn(&isles_cluster::database::ShardWork) -> u64| all.iter().map(|(_, work)| of(work)).sum::<u64>();
         (sum(|work| work.statements), sum(|work| work.rows), sum(|work| work.errors))
     };
     assert_eq!(sums(), (0, 0, 0));

@@ -38,14 +38,17 @@ enum Command {
         /// Parts of it; all if none is named
         parts: Vec<String>,
     },
-    /// Compares Isles with PostgreSQL on random input, for longer than CI does
+    /// Puts Isles to the test with random input, for longer than CI does
     Fuzz {
-        /// What to compare
+        /// What to put to the test
         what: Fuzz,
-        /// Statements on each of the four setups
+        /// Statements on each of the four setups, for sql
         #[arg(long, value_name = "N", default_value_t = 100_000)]
         statements: u64,
-        /// Replays the history of one seed instead
+        /// Conversations, for wire
+        #[arg(long, value_name = "N", default_value_t = 20_000)]
+        cases: u64,
+        /// Replays one seed instead
         #[arg(long, value_parser = parse_seed)]
         seed: Option<u64>,
     },
@@ -74,6 +77,8 @@ enum Bench {
 enum Fuzz {
     /// Random statements on Isles and on PostgreSQL
     Sql,
+    /// Damaged conversations, values and copies, on the readers of PostgreSQL's protocol
+    Wire,
 }
 
 fn main() -> ExitCode {
@@ -82,7 +87,10 @@ fn main() -> ExitCode {
         Command::Ci => ci::ci(&root),
         Command::Tidy => tidy::tidy(&root),
         Command::Bench { what, parts } => bench(what, &parts).run(&root),
-        Command::Fuzz { what: Fuzz::Sql, statements, seed } => fuzz_sql(statements, seed).run(&root),
+        Command::Fuzz { what: Fuzz::Sql, statements, seed, .. } => fuzz_sql(statements, seed).run(&root),
+        Command::Fuzz { what: Fuzz::Wire, cases, seed, .. } => {
+            fuzz_wire(cases, seed).iter().all(|step| step.run(&root))
+        }
         Command::Sim { seed, seeds } => sim(seed, seeds).run(&root),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -98,10 +106,11 @@ fn bench(what: Bench, parts: &[String]) -> Step {
     Step::cargo("bench", &args)
 }
 
-/// The simulation is a test binary of the engine; it reads what to do from its environment.
+/// The simulations are test binaries: of a shard, and of a whole database. They read what to do from the environment.
 fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
-    let args = ["test", "--release", "-p", "isles-engine", "--test", "simulation", "--", "--nocapture"];
-    let step = Step::cargo("sim", &args);
+    let shard = ["test", "--release", "-p", "isles-engine", "--test", "simulation"];
+    let database = ["-p", "isles-cluster", "--test", "isolation", "--", "--nocapture"];
+    let step = Step::cargo("sim", &[&shard[..], &database].concat());
     let step = seed.into_iter().fold(step, |step, seed| step.env("ISLES_SIM_SEED", seed));
     seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
 }
@@ -111,6 +120,16 @@ fn fuzz_sql(statements: u64, seed: Option<u64>) -> Step {
     let args = ["test", "--release", "-p", "isles", "--test", "differential", "--", "--nocapture"];
     let step = Step::cargo("fuzz", &args).env("ISLES_FUZZ_STATEMENTS", statements);
     seed.into_iter().fold(step, |step, seed| step.env("ISLES_FUZZ_SEED", seed))
+}
+
+/// Conversations with a server, and then the readers of values and copies by themselves.
+fn fuzz_wire(cases: u64, seed: Option<u64>) -> [Step; 2] {
+    let server = ["test", "--release", "-p", "isles", "--test", "serve", "mutated", "--", "--nocapture"];
+    let readers = ["test", "--release", "-p", "isles-sql", "--test", "readers", "--", "--nocapture"];
+    [&server[..], &readers].map(|args| {
+        let step = Step::cargo("fuzz", args).env("ISLES_WIRE_CASES", cases);
+        seed.into_iter().fold(step, |step, seed| step.env("ISLES_WIRE_SEED", seed))
+    })
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

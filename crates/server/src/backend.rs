@@ -2,10 +2,11 @@
 
 use crate::config::{Config, Shards};
 use isles_cluster::catalog::Catalog;
-use isles_cluster::database::{self, Database};
+use isles_cluster::database::{self, Database, ShardWork};
 use isles_cluster::session::{Login, Session};
 use isles_engine::env::TokioEnv;
 use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
 use std::sync::Arc;
 
 pub(crate) struct Backend {
@@ -34,6 +35,11 @@ impl Backend {
             // A session could set another one, and this role may not.
             Some(_) => Err(SqlError::unsupported("roles that are fixed to a tenant cannot log in yet")),
         }
+    }
+
+    /// What each shard has done.
+    pub(crate) fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
+        self.database.shard_work()
     }
 
     /// Lets what runs end, and closes everything.

@@ -6,6 +6,9 @@
 //!   * I-56  Whoever has no role is led through the same steps as those who have one.
 //!   * I-58  Failed logins are limited for each address and each name. Beyond the limit a login runs as always and
 //!     fails as with a wrong password, even with the right one: the limit is not to be seen.
+//!
+//! A login is judged when its proof is there, and not when it begins: a pool that opens many connections at once has not
+//! failed, and one who guesses many times at once is not better off than one who guesses in turn.
 
 use isles_cluster::catalog::Catalog;
 use isles_cluster::roles::{self, PASSWORD_BYTES_MAX, Role, StrangerSecret, Verifier};
@@ -34,7 +37,7 @@ const ACCEPTED_FOR: Duration = Duration::from_secs(10);
 
 /// Who asks to be let in.
 pub(crate) struct Candidate {
-    /// The role, if there is one and the limit has not been passed.
+    /// The role, if there is one.
     pub(crate) role: Option<Role>,
     pub(crate) verifier: Verifier,
 }
@@ -62,46 +65,44 @@ impl Logins {
         })
     }
 
-    /// Begins a login. It counts as failed until [`Logins::succeeded`].
-    pub(crate) async fn begin(&self, name: &str, address: IpAddr) -> Result<Candidate, SqlError> {
-        // Both are asked, so that both count.
-        let (by_address, by_name) = (self.by_address.take(address), self.by_name.take(name.to_owned()));
+    /// Begins a login, which [`Logins::judge`] ends.
+    pub(crate) async fn begin(&self, name: &str) -> Result<Candidate, SqlError> {
         let found = roles::get(self.catalog.as_ref(), name).await.map_err(|error| unavailable(&error))?;
         let verifier = found.as_ref().and_then(|role| role.verifier().ok());
         match (found, verifier) {
-            (Some(role), Some(verifier)) => {
-                let admitted = by_address && by_name;
-                Ok(Candidate { role: admitted.then_some(role), verifier })
-            }
+            (Some(role), Some(verifier)) => Ok(Candidate { role: Some(role), verifier }),
             _ => Ok(Candidate { role: None, verifier: self.strangers.verifier(name) }),
         }
     }
 
-    /// The login did not fail after all.
-    pub(crate) fn succeeded(&self, name: &str, address: IpAddr) {
-        self.by_address.give_back(&address);
-        self.by_name.give_back(&name.to_owned());
+    /// Who has proved to be a role is that role, unless too many have failed; who has not, has failed.
+    pub(crate) fn judge(&self, name: &str, address: IpAddr, proved: Option<Role>) -> Result<Role, SqlError> {
+        let Some(role) = proved else {
+            self.by_address.fail(address, Instant::now());
+            self.by_name.fail(name.to_owned(), Instant::now());
+            return Err(refused(name));
+        };
+        let now = Instant::now();
+        let admitted = self.by_address.admits(&address, now) && self.by_name.admits(&name.to_owned(), now);
+        if admitted { Ok(role) } else { Err(refused(name)) }
     }
 
     /// Logs in with a password in clear, which the connection protects.
     pub(crate) async fn with_password(&self, name: &str, password: &str, address: IpAddr) -> Result<Role, SqlError> {
-        let candidate = self.begin(name, address).await?;
-        let Candidate { role, verifier } = candidate;
+        let Candidate { role, verifier } = self.begin(name).await?;
         let digest = self.digest(&verifier, password);
         if password.len() > PASSWORD_BYTES_MAX {
-            return Err(refused(name));
+            return self.judge(name, address, None);
         }
         if !self.was_accepted(&digest) {
             let password = password.to_owned();
             let checked = tokio::task::spawn_blocking(move || verifier.accepts(&password)).await;
             if !checked.unwrap_or(false) {
-                return Err(refused(name));
+                return self.judge(name, address, None);
             }
             self.remember(digest);
         }
-        let role = role.ok_or_else(|| refused(name))?;
-        self.succeeded(name, address);
-        Ok(role)
+        self.judge(name, address, role)
     }
 
     /// Names a verifier and a password, without either being kept.
@@ -150,12 +151,9 @@ impl<K: std::hash::Hash + Eq> Buckets<K> {
         Buckets { rate, levels: Mutex::new(HashMap::new()) }
     }
 
-    /// Takes a token; false if there is none.
-    fn take(&self, key: K) -> bool {
-        self.take_at(key, Instant::now())
-    }
-
-    fn take_at(&self, key: K, now: Instant) -> bool {
+    /// Takes a token. Those who go on failing without one are in debt: a right guess among many wrong ones that come
+    /// together must not slip in with the next token.
+    fn fail(&self, key: K, now: Instant) {
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
         if levels.len() >= REMEMBERED_MAX && !levels.contains_key(&key) {
             levels.retain(|_, (_, since)| now.duration_since(*since) < Duration::from_secs(1));
@@ -164,20 +162,18 @@ impl<K: std::hash::Hash + Eq> Buckets<K> {
             }
         }
         let (level, since) = levels.entry(key).or_insert((self.rate, now));
-        *level = (*level + now.duration_since(*since).as_secs_f64() * self.rate).min(self.rate);
+        *level = (self.level(*level, *since, now) - 1.0).max(-1.0);
         *since = now;
-        let admitted = *level >= 1.0;
-        if admitted {
-            *level -= 1.0;
-        }
-        admitted
     }
 
-    fn give_back(&self, key: &K) {
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((level, _)) = levels.get_mut(key) {
-            *level = (*level + 1.0).min(self.rate);
-        }
+    /// Whether there is a token. It is not taken.
+    fn admits(&self, key: &K, now: Instant) -> bool {
+        let levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        levels.get(key).is_none_or(|(level, since)| self.level(*level, *since, now) >= 1.0)
+    }
+
+    fn level(&self, level: f64, since: Instant, now: Instant) -> f64 {
+        (level + now.saturating_duration_since(since).as_secs_f64() * self.rate).min(self.rate)
     }
 }
 
@@ -188,15 +184,25 @@ mod tests {
     /// I-58
     #[test]
     fn failures_are_limited_and_the_limit_recovers() {
-        let buckets = Buckets::new(5.0);
-        let begun = Instant::now();
-        let admitted = (0..20).filter(|_| buckets.take_at("a", begun)).count();
-        assert_eq!(admitted, 5);
-        assert!(buckets.take_at("b", begun), "others are not touched");
-        assert!(!buckets.take_at("a", begun + Duration::from_millis(100)));
-        assert!(buckets.take_at("a", begun + Duration::from_millis(1200)));
-        buckets.give_back(&"a");
-        assert!(buckets.take_at("a", begun + Duration::from_millis(1200)));
+        let (buckets, begun) = (Buckets::new(5.0), Instant::now());
+        let after = |millis| begun + Duration::from_millis(millis);
+        for failed in 0..5 {
+            assert!(buckets.admits(&"a", begun), "after {failed} failures");
+            buckets.fail("a", begun);
+        }
+        assert!(!buckets.admits(&"a", begun) && buckets.admits(&"b", begun), "others are not touched");
+        assert!(!buckets.admits(&"a", after(100)));
+        assert!(buckets.admits(&"a", after(200)), "one token is back");
+        (0..100).for_each(|_| buckets.fail("a", after(200)));
+        assert!(!buckets.admits(&"a", after(500)), "the debt is paid first");
+        assert!(buckets.admits(&"a", after(600)));
+    }
+
+    /// Many who log in at once have not failed.
+    #[test]
+    fn success_costs_nothing() {
+        let (buckets, now) = (Buckets::new(5.0), Instant::now());
+        assert!((0..1000).all(|_| buckets.admits(&"a", now)));
     }
 
     #[test]
@@ -204,7 +210,7 @@ mod tests {
         let buckets = Buckets::new(5.0);
         let now = Instant::now();
         for name in 0..3 * REMEMBERED_MAX {
-            buckets.take_at(name, now);
+            buckets.fail(name, now);
         }
         assert!(buckets.levels.lock().map(|levels| levels.len() <= REMEMBERED_MAX).unwrap_or(false));
     }

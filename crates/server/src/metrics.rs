@@ -1,12 +1,16 @@
 //! What is counted, for `/metrics`.
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
-use prometheus_client::metrics::counter::Counter;
+use crate::backend::Backend;
+use isles_cluster::database::ShardWork;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Through which door.
@@ -42,6 +46,39 @@ struct OfKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfClass {
     class: String,
+}
+
+/// Shards are as many as the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfShard {
+    shard: String,
+}
+
+/// What the shards have done is counted where they are asked, and read when somebody looks.
+struct Shards(Arc<Backend>);
+
+impl std::fmt::Debug for Shards {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shards")
+    }
+}
+
+impl Collector for Shards {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let work = self.0.shard_work();
+        let mut counter = |name: &str, help: &str, unit: Option<&Unit>, value: &dyn Fn(&ShardWork) -> f64| {
+            let mut metrics = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+            for (shard, done) in &work {
+                let labels = OfShard { shard: shard.to_string() };
+                ConstCounter::new(value(done)).encode(metrics.encode_family(&labels)?)?;
+            }
+            Ok::<(), std::fmt::Error>(())
+        };
+        counter("shard_statements", "Statements sent to a shard", None, &|done| done.statements as f64)?;
+        counter("shard_rows", "Rows that a shard returned or changed", None, &|done| done.rows as f64)?;
+        counter("shard_errors", "Requests to a shard that failed", None, &|done| done.errors as f64)?;
+        counter("shard", "Time of a shard's requests", Some(&Unit::Seconds), &|done| done.micros as f64 / 1e6)
+    }
 }
 
 /// Kinds of statements that are told apart. A label must not be what a client can choose freely.
@@ -103,6 +140,13 @@ impl Metrics {
             errors: Family::default(),
         };
         metrics.register();
+        metrics
+    }
+
+    /// Shows what the shards of a database do, too.
+    pub(crate) fn of(backend: &Arc<Backend>) -> Metrics {
+        let mut metrics = Metrics::new();
+        metrics.registry.register_collector(Box::new(Shards(Arc::clone(backend))));
         metrics
     }
 

@@ -94,7 +94,7 @@ impl Server {
         let backend = Arc::new(Backend::open(config).await?);
         let password = first_role(&backend, &config.data, given_password).await?;
         let logins = Arc::new(Logins::new(backend.catalog()).await?);
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::of(&backend));
         let (phase, watched) = watch::channel(Phase::Running);
         let (pg_listener, listen) = bind(config.listen).await?;
         let http_listener = match config.http {

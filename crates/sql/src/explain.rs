@@ -21,10 +21,11 @@ use std::fmt::Write;
 /// Rows of an INSERT that are shown; the others are like them.
 const SHOWN_ROWS: usize = 2;
 
-/// A run of a fragment on one shard, for EXPLAIN ANALYZE.
+/// What a fragment did in one place, for EXPLAIN ANALYZE.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    pub shard: String,
+    /// None for the router: it merged what the shards gave, or ran the fragment itself.
+    pub shard: Option<String>,
     pub rows: u64,
     pub ms: f64,
 }
@@ -43,12 +44,19 @@ pub trait Detail {
 pub struct Entry {
     pub name: String,
     pub value: String,
+    /// Rows and milliseconds, of what was executed.
+    pub took: Option<(u64, f64)>,
     pub below: Vec<Entry>,
 }
 
 impl Entry {
     fn new(name: impl Into<String>, value: impl Into<String>) -> Entry {
-        Entry { name: name.into(), value: value.into(), below: Vec::new() }
+        Entry { name: name.into(), value: value.into(), took: None, below: Vec::new() }
+    }
+
+    /// What was executed, with its rows and its time.
+    pub fn executed(name: impl Into<String>, rows: u64, ms: f64) -> Entry {
+        Entry { took: Some((rows, ms)), ..Entry::new(name, format!("{rows} rows, {ms:.3} ms")) }
     }
 
     fn with(mut self, below: Vec<Entry>) -> Entry {
@@ -59,11 +67,13 @@ impl Entry {
 
 /// A plan as lines of text.
 pub fn text(plan: &Plan, detail: &dyn Detail) -> Result<Vec<String>, SqlError> {
+    Ok(entries_text(&entries(plan, detail)?))
+}
+
+pub fn entries_text(entries: &[Entry]) -> Vec<String> {
     let mut lines = Vec::new();
-    for entry in entries(plan, detail)? {
-        write_lines(&entry, 0, &mut lines);
-    }
-    Ok(lines)
+    entries.iter().for_each(|entry| write_lines(entry, 0, &mut lines));
+    lines
 }
 
 fn write_lines(entry: &Entry, depth: usize, lines: &mut Vec<String>) {
@@ -75,11 +85,11 @@ fn write_lines(entry: &Entry, depth: usize, lines: &mut Vec<String>) {
     entry.below.iter().for_each(|below| write_lines(below, depth + 1, lines));
 }
 
-/// A plan as JSON.
-pub fn json(plan: &Plan, detail: &dyn Detail) -> Result<String, SqlError> {
+/// Entries as JSON: a list of objects with `name`, `value`, `below`, and for what was executed `rows` and `ms`.
+pub fn entries_json(entries: &[Entry]) -> String {
     let mut out = String::new();
-    write_json(&entries(plan, detail)?, &mut out);
-    Ok(out)
+    write_json(entries, &mut out);
+    out
 }
 
 fn write_json(entries: &[Entry], out: &mut String) {
@@ -90,9 +100,16 @@ fn write_json(entries: &[Entry], out: &mut String) {
         }
         out.push_str("{\"name\": ");
         write_string(&entry.name, out);
-        if !entry.value.is_empty() {
-            out.push_str(", \"value\": ");
-            write_string(&entry.value, out);
+        match entry.took {
+            Some((rows, ms)) => {
+                // Writing to a string does not fail.
+                let _ = write!(out, ", \"rows\": {rows}, \"ms\": {ms:.3}");
+            }
+            None if !entry.value.is_empty() => {
+                out.push_str(", \"value\": ");
+                write_string(&entry.value, out);
+            }
+            None => {}
         }
         if !entry.below.is_empty() {
             out.push_str(", \"below\": ");
@@ -186,7 +203,10 @@ fn fragment(fragment: &Fragment, detail: &dyn Detail) -> Result<Vec<Entry>, SqlE
         dialect => Entry::new(format!("SQL ({dialect})"), sql),
     };
     let mut entries: Vec<Entry> = detail.texts(fragment)?.into_iter().map(text).collect();
-    let run = |run: Run| Entry::new(format!("Shard {}", run.shard), format!("{} rows, {:.3} ms", run.rows, run.ms));
+    let run = |run: Run| {
+        let place = run.shard.map_or_else(|| "Router".to_string(), |shard| format!("Shard {shard}"));
+        Entry::executed(place, run.rows, run.ms)
+    };
     entries.extend(detail.runs(fragment).into_iter().map(run));
     Ok(entries)
 }

@@ -24,6 +24,7 @@ pub(crate) mod schema;
 pub(crate) mod sequence;
 pub(crate) mod shards;
 
+pub use crate::execute::work::ShardWork;
 pub use shards::ShardPlace;
 
 use crate::catalog::{self, Catalog, Key, SqliteCatalog, Transaction};
@@ -31,6 +32,8 @@ use crate::commit::decision::{self, catalog_error};
 use crate::commit::latch::Latches;
 use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
+use crate::execute::bounds::Bounds;
+use crate::execute::work::{Noted, Works};
 use crate::session::plans::Plans;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
@@ -126,6 +129,7 @@ pub struct Database {
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
+    works: Works,
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
@@ -202,6 +206,7 @@ impl Database {
             latches,
             writers: Arc::default(),
             plans: Plans::default(),
+            works: Works::new(names.iter().cloned()),
             names,
             catalog,
             schema: schema::current(schema),
@@ -214,6 +219,16 @@ impl Database {
         });
         database.start_sweeper();
         Ok(database)
+    }
+
+    /// What each shard has done since the database was opened.
+    pub fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
+        self.works.all()
+    }
+
+    /// Where it is noted what a statement does on the shards.
+    pub(crate) fn noted<'a>(&'a self, bounds: &'a Bounds) -> Noted<'a> {
+        Noted { works: &self.works, trace: bounds.trace.as_deref(), env: &*self.env }
     }
 
     /// Looks now and then for prepared transactions that nobody owns; only PostgreSQL keeps such.

@@ -4,12 +4,14 @@
 //!   * I-45  passing a bound ends that statement only, with 57014 or 54000
 //!   * I-66  every wait has a deadline
 
+use super::work::Trace;
 use futures::future::{Either, select};
 use isles_engine::env::Env;
 use isles_engine::shard::{CancelToken, Limits};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Rows that a statement may gather in memory: what it sorts out, stages or returns at once. Streamed rows do not count.
@@ -38,6 +40,8 @@ pub(crate) struct Bounds {
     pub(crate) bytes: usize,
     /// How long it waits for a shard's writer, if not for all its time.
     pub(crate) lock: Option<Duration>,
+    /// Where it is noted what each shard does, for EXPLAIN ANALYZE.
+    pub(crate) trace: Option<Arc<Trace>>,
 }
 
 pub(crate) fn cancelled() -> SqlError {
@@ -50,7 +54,7 @@ pub(crate) fn timed_out() -> SqlError {
 
 impl Bounds {
     pub(crate) fn new(env: &dyn Env, time: Duration, cancel: CancelToken) -> Bounds {
-        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES, lock: None }
+        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES, lock: None, trace: None }
     }
 
     /// What is left, as a shard takes it.

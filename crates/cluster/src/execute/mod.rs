@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!   * [`bounds`]       time, rows and bytes of a statement
+//!   * [`work`]         what each shard did
 //!   * [`transaction`]  a transaction's parts on the shards
 //!   * [`inputs`]       what a statement is given when it runs
 //!   * [`evaluate`]     expressions that the router computes
@@ -22,3 +23,4 @@ pub(crate) mod run;
 pub(crate) mod stream;
 pub(crate) mod target;
 pub(crate) mod transaction;
+pub(crate) mod work;

@@ -17,12 +17,13 @@
 
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
-use super::inputs::{Inputs, Known, tenant_value};
+use super::inputs::{Inputs, Known, dialect, tenant_value};
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
 use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Modes, Txn, Visit, noted, open_shard};
+use super::work::{Sent, rows_of};
 use crate::database::{Database, SchemaGuard};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
@@ -126,6 +127,9 @@ impl<'a> Runner<'a> {
     }
 
     async fn attempt_alone(&self, plan: &Plan, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+        if let Some(trace) = &self.bounds.trace {
+            trace.begin_again();
+        }
         if let Some(output) = self.in_one_request(plan, policy).await? {
             return Ok(output);
         }
@@ -233,7 +237,10 @@ impl<'a> Runner<'a> {
         let limits = self.bounds.limits(&*self.database.env);
         let request = Request { claim, access, statements, limits };
         let open = open_shard(self.database, shard).await?;
-        open.execute(request).await.map_err(|error| noted(self.database, shard, error))
+        let sent = Sent::new(&request.statements, &*self.database.env);
+        let answer = open.execute(request).await;
+        sent.came(shard, answer.as_deref().ok().map(rows_of), &self.database.noted(self.bounds));
+        answer.map_err(|error| noted(self.database, shard, error))
     }
 
     async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
@@ -301,6 +308,7 @@ impl<'a> Runner<'a> {
         }
         let outcomes = txn.run(work, self.bounds).await?;
         let results: Vec<Vec<Row>> = outcomes.into_iter().flatten().map(|outcome| outcome.rows).collect();
+        let began = self.database.env.elapsed();
         let rows = match &node.merge {
             Merge::Concat => results.into_iter().flatten().collect(),
             Merge::Ordered(_) if results.len() < 2 => results.into_iter().flatten().collect(),
@@ -309,7 +317,23 @@ impl<'a> Runner<'a> {
                 merge::merge_sorted(results, keys)
             }
         };
-        self.trim(node, rows)
+        let rows = self.trim(node, rows)?;
+        self.note_router(&node.fragment, self.engine_of(&places), rows.len(), began)?;
+        Ok(rows)
+    }
+
+    /// Notes what the router made of a fragment's rows, or computed itself, if anybody wants to know.
+    fn note_router(&self, fragment: &Fragment, engine: Engine, rows: usize, began: Duration) -> Result<(), SqlError> {
+        if let Some(trace) = &self.bounds.trace {
+            let sql = fragment.printed(dialect(engine))?.sql.clone();
+            trace.note(sql, None, rows as u64, self.database.env.elapsed().saturating_sub(began));
+        }
+        Ok(())
+    }
+
+    /// The engine of the first of some shards: whose text of a fragment stands for all.
+    fn engine_of(&self, places: &Places) -> Engine {
+        places.keys().find_map(|shard| self.database.shards.engine(shard)).unwrap_or(Engine::Sqlite)
     }
 
     /// Applies offset and limit, and drops columns that were for merging alone.
@@ -367,7 +391,9 @@ impl<'a> Runner<'a> {
             }
             stage.run(&statement)
         };
+        let began = self.database.env.elapsed();
         let outcome = on_pool(self.database, work).await?.map_err(|error: ShardError| error.for_people())?;
+        self.note_router(&node.query, Engine::Sqlite, outcome.rows.len(), began)?;
         Ok(outcome.rows)
     }
 

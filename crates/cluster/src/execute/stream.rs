@@ -8,6 +8,7 @@
 use super::bounds::{Bounds, MAX_TIME};
 use super::merge;
 use super::transaction::{Txn, people};
+use super::work::Sent;
 use crate::database::Database;
 use isles_engine::shard::{CursorId, Statement};
 use isles_kernel::error::SqlError;
@@ -23,6 +24,7 @@ const PAGE_ROWS: usize = 1_000;
 /// One shard's part of a result.
 struct Source {
     shard: ShardId,
+    sql: Arc<str>,
     cursor: CursorId,
     rows: VecDeque<Vec<Value>>,
     done: bool,
@@ -63,8 +65,11 @@ impl Stream {
         }
         let mut sources = Vec::with_capacity(work.len());
         for (shard, statement) in work {
-            let cursor = txn.on(&shard, &bounds)?.open(&statement).await.map_err(people)?;
-            sources.push(Source { shard, cursor, rows: VecDeque::new(), done: false });
+            let sent = Sent::new(std::slice::from_ref(&statement), &*database.env);
+            let opened = txn.on(&shard, &bounds)?.open(&statement).await;
+            sent.came(&shard, opened.as_ref().ok().map(|_| 0), &database.noted(&bounds));
+            let (cursor, sql) = (opened.map_err(people)?, statement.sql);
+            sources.push(Source { shard, sql, cursor, rows: VecDeque::new(), done: false });
         }
         Ok(Stream {
             sources,
@@ -128,8 +133,11 @@ impl Stream {
     async fn fill(&mut self, at: usize) -> Result<(), SqlError> {
         let source = &mut self.sources[at];
         while source.rows.is_empty() && !source.done {
-            let page =
-                self.txn.on(&source.shard, &self.bounds)?.fetch(source.cursor, PAGE_ROWS).await.map_err(people)?;
+            let sent = Sent::more(source.sql.clone(), &*self.database.env);
+            let page = self.txn.on(&source.shard, &self.bounds)?.fetch(source.cursor, PAGE_ROWS).await;
+            let rows = page.as_ref().ok().map(|page| page.rows.len() as u64);
+            sent.came(&source.shard, rows, &self.database.noted(&self.bounds));
+            let page = page.map_err(people)?;
             source.rows.extend(page.rows);
             source.done = page.done;
         }

@@ -19,6 +19,7 @@
 //!   * I-20  several shards commit all or none
 
 use super::bounds::Bounds;
+use super::work::{Sent, rows_of};
 use crate::commit::Participant;
 use crate::commit::writers::{TxnNumber, WriterTurn};
 use crate::database::{Active, Database, SchemaGuard};
@@ -240,12 +241,18 @@ impl Txn {
         bounds: &Bounds,
     ) -> Result<Vec<Vec<Outcome>>, SqlError> {
         let limits = bounds.limits(&*self.database.env);
+        let (env, noted) = (&*self.database.env, &self.database.noted(bounds));
         let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
         let mut jobs = Vec::new();
         for (shard, statements) in work {
             let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
             part.transaction.bound(limits.clone());
-            jobs.push(async move { part.transaction.execute_all(statements).await });
+            jobs.push(async move {
+                let sent = Sent::new(&statements, env);
+                let answer = part.transaction.execute_all(statements).await;
+                sent.came(&shard, answer.as_deref().ok().map(rows_of), noted);
+                answer
+            });
         }
         join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
     }
@@ -310,6 +317,9 @@ impl Txn {
                 && part.transaction.has_written().await.map_err(|error| noted(&self.database, &shard, error))?;
             if wrote { &mut writing } else { &mut reading }.push((shard, part));
         }
+        if self.modes.isolation == Isolation::Serializable {
+            reading = self.commit_reads(reading).await?;
+        }
         // Writers that hold their shards without having changed them guard what was read there.
         let _guards = match (writing.len(), self.modes.isolation) {
             (0, _) => Vec::new(),
@@ -321,6 +331,21 @@ impl Txn {
             1 => self.commit_one(writing).await,
             _ => self.commit_all(writing).await,
         }
+    }
+
+    /// A PostgreSQL server vouches for what a serializable transaction has read when it commits, and not if it is rolled
+    /// back. Returns the parts on other shards.
+    async fn commit_reads(&mut self, reading: Vec<(ShardId, Part)>) -> Result<Vec<(ShardId, Part)>, SqlError> {
+        let mut rest = Vec::new();
+        for (shard, part) in reading {
+            match self.database.shards.engine(&shard) {
+                Some(Engine::Postgres) => {
+                    part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
+                }
+                _ => rest.push((shard, part)),
+            }
+        }
+        Ok(rest)
     }
 
     async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {

@@ -27,6 +27,8 @@ use std::sync::Arc;
 const BATCH_ROWS: usize = 1_000;
 /// Bytes that are sent at once, more or less.
 const PIECE_BYTES: usize = 64 << 10;
+/// Of a value that cannot be read, so much is shown, as with PostgreSQL.
+const SHOWN_CHARS: usize = 100;
 
 /// Which format COPY speaks; the options of the others are in the statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,11 +204,21 @@ impl CopyIn {
                     Err(_) => Err(SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\"")),
                 },
             };
-            let place = || format!("COPY {}, line {line}, column {}", self.table, self.names[at]);
             let value = read.and_then(|value| text::apply_modifier(value, ty, false));
-            values.push(value.map_err(|error| error.within(place()))?);
+            values.push(value.map_err(|error| error.within(self.place(line, at, field.as_deref())))?);
         }
         Ok(values)
+    }
+
+    /// Where a value stands, and the value if it is a text that can be shown.
+    fn place(&self, line: u64, column: usize, field: Option<&[u8]>) -> String {
+        let place = format!("COPY {}, line {line}, column {}", self.table, self.names[column]);
+        let text = field.filter(|_| self.format != CopyFormat::Binary).and_then(|bytes| str::from_utf8(bytes).ok());
+        match text {
+            Some(text) if text.chars().count() <= SHOWN_CHARS => format!("{place}: \"{text}\""),
+            Some(text) => format!("{place}: \"{}...\"", text.chars().take(SHOWN_CHARS).collect::<String>()),
+            None => place,
+        }
     }
 
     async fn flush(&mut self) -> Result<()> {
@@ -278,23 +290,37 @@ impl CopyOut {
         })
     }
 
-    /// The next bytes, whole lines of them. None at the end.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+    /// The next rows, each the bytes of one message: clients take a message for a row. None at the end.
+    pub async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
+        let (mut messages, mut bytes) = (Vec::new(), 0);
+        while self.state != Sending::Done && bytes < PIECE_BYTES {
+            let message = self.message()?;
+            bytes += message.len();
+            // The text format ends without a word.
+            messages.extend((!message.is_empty()).then_some(message));
+        }
+        Ok((!messages.is_empty()).then_some(messages))
+    }
+
+    /// One row, or the end. Before the first row stands what the format begins with: in the same message if it is
+    /// binary, as PostgreSQL sends it, and else as a line of its own.
+    fn message(&mut self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         if self.state == Sending::Begin {
             self.encoder.begin(&mut out);
             self.state = Sending::Rows;
-        }
-        while self.state == Sending::Rows && out.len() < PIECE_BYTES {
-            match self.rows.next() {
-                Some(row) => self.put(&row, &mut out)?,
-                None => {
-                    self.encoder.end(&mut out);
-                    self.state = Sending::Done;
-                }
+            if self.format != CopyFormat::Binary && !out.is_empty() {
+                return Ok(out);
             }
         }
-        Ok((!out.is_empty()).then_some(out))
+        match self.rows.next() {
+            Some(row) => self.put(&row, &mut out)?,
+            None => {
+                self.encoder.end(&mut out);
+                self.state = Sending::Done;
+            }
+        }
+        Ok(out)
     }
 
     fn put(&self, row: &[Value], out: &mut Vec<u8>) -> Result<()> {

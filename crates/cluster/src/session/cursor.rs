@@ -3,10 +3,11 @@
 //! A cursor's rows are gathered when it is declared, within the bounds of a statement. So it shows one moment, can go
 //! back, and with `WITH HOLD` outlives its transaction without holding anything on a shard.
 
-use super::Fields;
+use super::plans::Prepared;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::FetchFrom;
+use std::sync::Arc;
 
 /// Cursors open at once in a session: each holds its rows in memory.
 pub(crate) const MAX_CURSORS: usize = 100;
@@ -14,7 +15,8 @@ pub(crate) const MAX_CURSORS: usize = 100;
 pub(crate) const MAX_CURSOR_ROWS: usize = 1_000_000;
 
 pub(crate) struct Cursor {
-    pub(crate) fields: Fields,
+    /// What it reads.
+    pub(crate) prepared: Arc<Prepared>,
     rows: Vec<Vec<Value>>,
     /// 0 is before the first row, n the n-th, and one more than all is after the last.
     at: usize,
@@ -28,7 +30,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn new(
-        fields: Fields,
+        prepared: Arc<Prepared>,
         rows: Vec<Vec<Value>>,
         hold: bool,
         scroll: Option<bool>,
@@ -37,7 +39,7 @@ impl Cursor {
         if rows.len() > MAX_CURSOR_ROWS {
             return Err(SqlError::new("54000", format!("a cursor has at most {MAX_CURSOR_ROWS} rows")));
         }
-        Ok(Cursor { fields, rows, at: 0, hold, scroll, depth, fresh: false })
+        Ok(Cursor { prepared, rows, at: 0, hold, scroll, depth, fresh: false })
     }
 
     fn end(&self) -> usize {
@@ -102,10 +104,24 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::plans::Compiled;
+    use isles_kernel::names::SchemaVersion;
+
+    fn nothing() -> Prepared {
+        Prepared {
+            sql: "".into(),
+            params: Vec::new(),
+            fields: None,
+            origins: Vec::new(),
+            compiled: Compiled::Empty,
+            version: SchemaVersion(0),
+            setting_key: String::new(),
+        }
+    }
 
     fn cursor(rows: i64) -> Cursor {
         let rows = (1..=rows).map(|n| vec![Value::Int(n)]).collect();
-        Cursor::new(Vec::new(), rows, false, Some(true), 0).expect("small")
+        Cursor::new(Arc::new(nothing()), rows, false, Some(true), 0).expect("small")
     }
 
     fn numbers(rows: Vec<Vec<Value>>) -> Vec<i64> {

@@ -1,6 +1,7 @@
 //! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
 
 use super::settings::{Meaning, Tenant, View};
+use super::statements::Statements;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
@@ -42,6 +43,7 @@ pub(crate) struct StatementKnowledge {
     pub(crate) transaction_time: i64,
     pub(crate) statement_time: i64,
     pub(crate) memory: Arc<Mutex<SequenceMemory>>,
+    pub(crate) statements: Arc<Mutex<Statements>>,
     pub(crate) facts: OnceLock<Arc<Facts>>,
 }
 
@@ -67,6 +69,7 @@ impl StatementKnowledge {
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
             facts.transaction = self.statement_time;
+            facts.statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner).facts();
             Arc::new(facts)
         })
     }

@@ -11,6 +11,7 @@
 //!   * [`settings`]  SET, SHOW, RESET
 //!   * [`plans`]     statements that are ready to run
 //!   * [`known`]     what a statement is told by its session
+//!   * [`statements`] those that have a name
 //!   * [`cursor`]    results with a place in them
 //!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
 //!   * [`utility`]   statements that are not about rows
@@ -26,6 +27,7 @@ mod cursor;
 pub(crate) mod known;
 pub(crate) mod plans;
 pub(crate) mod settings;
+pub(crate) mod statements;
 mod transact;
 mod utility;
 
@@ -37,26 +39,29 @@ use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
 use crate::execute::run::{Runner, Within};
 use crate::execute::stream::Stream;
+use crate::execute::work::Trace;
 use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::bind::utility::Utility;
 use isles_sql::bind::{Explain, ExplainFormat};
+use isles_sql::explain::Entry;
 use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
+use isles_sql::system::Facts;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
 use plans::{Compiled, RowsKind};
 use settings::Settings;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use statements::{NamedBy, Statements};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use transact::{Open, Slot};
 
 pub type Result<T> = std::result::Result<T, SqlError>;
 
-/// Statements that SQL's PREPARE has named, per session.
-const MAX_NAMED: usize = 1_000;
 /// A transaction that waits for its client holds a shard's writer on SQLite: not longer than this, unless the client
 /// says so.
 const SQLITE_IDLE_MS: u64 = 60_000;
@@ -140,6 +145,8 @@ impl Rows {
 /// What EXPLAIN shows of a fragment.
 struct Printed {
     engines: Vec<Engine>,
+    /// What came of it, if it has been executed.
+    trace: Option<Arc<Trace>>,
 }
 
 impl isles_sql::explain::Detail for Printed {
@@ -152,8 +159,10 @@ impl isles_sql::explain::Detail for Printed {
         self.engines.iter().map(text).collect()
     }
 
-    fn runs(&self, _fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
-        Vec::new()
+    fn runs(&self, fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
+        let Some(trace) = &self.trace else { return Vec::new() };
+        let printed = self.engines.iter().filter_map(|engine| fragment.printed(dialect(*engine)).ok());
+        printed.flat_map(|printed| trace.of(&printed.sql)).collect()
     }
 }
 
@@ -169,10 +178,13 @@ pub struct Session {
     slot: Arc<tokio::sync::Mutex<Slot>>,
     watched: bool,
     cancel: CancelToken,
-    named: HashMap<String, Arc<Prepared>>,
+    /// Shared with the statement that runs, which may look at them.
+    statements: Arc<Mutex<Statements>>,
     cursors: BTreeMap<String, Cursor>,
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
+    /// While EXPLAIN ANALYZE runs a statement.
+    trace: Option<Arc<Trace>>,
     tenant_is_fixed: bool,
 }
 
@@ -195,10 +207,11 @@ impl Database {
             slot: Arc::default(),
             watched: false,
             cancel: CancelToken::default(),
-            named: HashMap::new(),
+            statements: Arc::default(),
             cursors: BTreeMap::new(),
             notices: Vec::new(),
             memory: Arc::default(),
+            trace: None,
             tenant_is_fixed: false,
         };
         for (name, value) in &login.settings {
@@ -236,6 +249,42 @@ impl Session {
         plans::prepare(&self.database, &schema, &self.settings, sql, params)
     }
 
+    /// Keeps what the protocol has prepared under a name; None is a text without a statement.
+    pub fn keep(&mut self, name: String, statement: Option<Arc<Prepared>>) -> Result<()> {
+        let now = known::now(&*self.database.env);
+        self.named().keep(name, statement, NamedBy::Protocol, now)
+    }
+
+    /// What is kept under a name, by the protocol or by PREPARE.
+    pub fn kept(&self, name: &str) -> Result<Option<Arc<Prepared>>> {
+        self.named().get(name).cloned()
+    }
+
+    /// It is no error to forget what is not there.
+    pub fn forget(&mut self, name: &str) {
+        self.named().forget(name);
+    }
+
+    /// The statement whose columns this one returns: itself, or for FETCH and EXECUTE what they name.
+    pub fn returns(&self, prepared: &Arc<Prepared>) -> Arc<Prepared> {
+        let Compiled::Utility(utility) = &prepared.compiled else { return prepared.clone() };
+        let named = match &**utility {
+            Utility::Fetch(fetch) => self.declared(&fetch.cursor),
+            Utility::Execute { name, .. } => self.kept(name).ok().flatten().map(|named| self.returns(&named)),
+            _ => None,
+        };
+        named.unwrap_or_else(|| prepared.clone())
+    }
+
+    /// The statement that a cursor of this name, made by DECLARE, reads.
+    pub fn declared(&self, name: &str) -> Option<Arc<Prepared>> {
+        self.cursors.get(name).map(|cursor| cursor.prepared.clone())
+    }
+
+    fn named(&self) -> MutexGuard<'_, Statements> {
+        self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
     /// it failed.
     pub async fn execute(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
@@ -258,13 +307,31 @@ impl Session {
         match &prepared.compiled {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
-            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
+            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
             Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }
 
-    /// Runs a statement about rows, with the plan of the present schema.
+    /// Runs a statement about rows: within what is open, or on its own.
+    ///
+    /// On its own it is one request, at the level of the engine's own. A PostgreSQL server knows of a higher level only
+    /// by a transaction that says so: what is not serializable there is not seen by those who are.
     async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
+        let alone = self.open.is_none();
+        if !alone || self.database.is_sqlite() || self.modes().isolation == Isolation::ReadCommitted {
+            return self.rows_now(prepared, params).await;
+        }
+        self.begin_implicit();
+        let answer = self.rows_now(prepared, params).await;
+        match answer.is_ok() {
+            true => self.commit().await?,
+            false => self.roll_back().await,
+        }
+        answer
+    }
+
+    /// Runs a statement about rows, with the plan of the present schema.
+    async fn rows_now(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {
@@ -345,7 +412,7 @@ impl Session {
         let meaning = self.settings.meaning();
         let time = meaning.statement_timeout.unwrap_or(MAX_TIME);
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
-        Bounds { lock: meaning.lock_timeout, ..bounds }
+        Bounds { lock: meaning.lock_timeout, trace: self.trace.clone(), ..bounds }
     }
 
     fn knowledge(&self, guard: &Arc<SchemaGuard>) -> Result<StatementKnowledge> {
@@ -363,6 +430,7 @@ impl Session {
             transaction_time,
             statement_time: now,
             memory: self.memory.clone(),
+            statements: self.statements.clone(),
             facts: std::sync::OnceLock::new(),
         })
     }
@@ -403,18 +471,24 @@ impl Session {
     async fn explain(&mut self, explain: &Explain, params: &[Value], guard: Arc<SchemaGuard>) -> Result<Answer> {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
-        let detail = Printed { engines: self.database.engines() };
-        let mut lines: Vec<String> = match explain.format {
-            ExplainFormat::Text => isles_sql::explain::text(&plan, &detail)?,
-            ExplainFormat::Json => vec![isles_sql::explain::json(&plan, &detail)?],
-        };
+        let mut detail = Printed { engines: self.database.engines(), trace: None };
+        let mut total = None;
         if explain.analyze {
+            detail.trace = Some(Arc::default());
+            self.trace.clone_from(&detail.trace);
             let began = self.database.env.elapsed();
-            let (rows, affected) = self.run_plan(&plan, kind, params, guard).await?;
-            let took = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
-            lines.push(format!("Rows: {}", if kind == RowsKind::Select { rows.len() as u64 } else { affected }));
-            lines.push(format!("Execution Time: {took:.3} ms"));
+            let ran = self.run_plan(&plan, kind, params, guard).await;
+            self.trace = None;
+            let (rows, affected) = ran?;
+            let ms = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
+            let rows = if kind == RowsKind::Select { rows.len() as u64 } else { affected };
+            total = Some(Entry::executed("Total", rows, ms));
         }
+        let entries: Vec<Entry> = isles_sql::explain::entries(&plan, &detail)?.into_iter().chain(total).collect();
+        let lines = match explain.format {
+            ExplainFormat::Text => isles_sql::explain::entries_text(&entries),
+            ExplainFormat::Json => vec![isles_sql::explain::entries_json(&entries)],
+        };
         let rows: Vec<Vec<Value>> = lines.into_iter().map(|line| vec![Value::Text(line)]).collect();
         Ok(Answer::Rows(Rows::new(vec![plans::text_field("QUERY PLAN")], rows, "EXPLAIN".into())))
     }
@@ -481,6 +555,13 @@ impl Session {
     /// A setting's value (`TimeZone`, `DateStyle`, `bytea_output`, `extra_float_digits`), for the text format.
     pub fn setting(&self, name: &str) -> Option<String> {
         self.settings.show(name)
+    }
+
+    /// The names of objects by their numbers: what a `regclass` and its kin look like.
+    pub fn names(&self) -> Arc<dyn isles_sql::system::SystemFunctions> {
+        let mut facts = Facts::new(self.database.schema(), &self.database.name, "isles");
+        facts.user = self.user.to_string();
+        Arc::new(isles_sql::system::Functions::new(Arc::new(facts)))
     }
 
     /// Gives the session a tenant that it cannot change: its role is fixed to it.

@@ -12,7 +12,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::Schema;
 use isles_sql::bind::utility::{DefaultKind, Utility};
-use isles_sql::bind::{self, BindContext, BoundStatement, Explain};
+use isles_sql::bind::{self, BindContext, BoundStatement, Explain, Origin};
 use isles_sql::parse;
 use isles_sql::plan::{self, Plan, PlanContext};
 use isles_sql::tree::{Field, Statement};
@@ -84,6 +84,8 @@ pub struct Prepared {
     pub params: Vec<Oid>,
     /// The columns of its rows; None for a statement that returns none.
     pub fields: Option<Fields>,
+    /// Where those columns come from; empty where nothing is known of any.
+    pub origins: Vec<Origin>,
     pub(crate) compiled: Compiled,
     /// What it was planned for.
     pub(crate) version: SchemaVersion,
@@ -199,6 +201,7 @@ fn compile(
         sql: sql.into(),
         params: bound.params,
         fields: fields.map(Fields::from),
+        origins: bound.origins,
         compiled,
         version: schema.version,
         setting_key: meaning.plan_key.clone(),

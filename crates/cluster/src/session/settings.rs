@@ -175,6 +175,11 @@ const REPORTED: &[(&str, &str)] = &[
     ("TimeZone", "timezone"),
 ];
 
+/// A setting's name as PostgreSQL spells it.
+pub(crate) fn spelling(name: &str) -> &str {
+    REPORTED.iter().find(|(_, setting)| *setting == name).map_or(name, |(spelled, _)| spelled)
+}
+
 /// Whose tenant a session acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tenant {

@@ -3,7 +3,8 @@
 use super::cursor::{Cursor, MAX_CURSORS};
 use super::plans::{Compiled, Prepared, text_field};
 use super::settings::{NULL_TENANT, TENANT};
-use super::{Answer, Fields, MAX_NAMED, Result, Rows, Session, copy};
+use super::statements::{MAX_NAMED, NamedBy, missing};
+use super::{Answer, Fields, Result, Rows, Session, copy, known};
 use crate::execute::bounds;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
@@ -22,7 +23,7 @@ const DDL_ATTEMPTS: usize = 5;
 pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
     let texts = |names: &[&str]| Some(names.iter().map(|name| text_field(name)).collect());
     match utility {
-        Utility::Show { name } => texts(&[name]),
+        Utility::Show { name } => texts(&[super::settings::spelling(name)]),
         Utility::ShowAll => texts(&["name", "setting", "description"]),
         Utility::ShowIsles(ShowIsles::Shards) => Some(vec![
             text_field("shard"),
@@ -50,7 +51,12 @@ fn done(tag: impl Into<String>) -> Result<Answer> {
 }
 
 impl Session {
-    pub(super) async fn utility(&mut self, utility: &Utility, prepared: &Arc<Prepared>) -> Result<Answer> {
+    pub(super) async fn utility(
+        &mut self,
+        utility: &Utility,
+        prepared: &Arc<Prepared>,
+        params: Vec<Value>,
+    ) -> Result<Answer> {
         let tag = utility.command_tag();
         match utility {
             Utility::Begin(begin) => self.begin(begin.modes).and_then(|()| done(tag)),
@@ -87,7 +93,9 @@ impl Session {
             }
             Utility::Execute { name, args } => self.execute_named(name, args).await,
             Utility::Deallocate { name } => self.deallocate(name.as_deref()).and_then(|()| done(tag)),
-            Utility::DeclareCursor(declare) => self.declare(declare).await.and_then(|()| done(tag)),
+            Utility::DeclareCursor(declare) => {
+                self.declare(declare, &prepared.params, params).await.and_then(|()| done(tag))
+            }
             Utility::Fetch(fetch) => {
                 let (fields, rows) = self.fetch(fetch)?;
                 let tag = format!("FETCH {}", rows.len());
@@ -238,7 +246,7 @@ impl Session {
                 }
                 self.roll_back().await;
                 self.settings.reset_all();
-                self.named.clear();
+                self.named().forget_all();
                 self.cursors.clear();
                 self.forget_sequences();
             }
@@ -254,21 +262,14 @@ impl Session {
     }
 
     fn name_statement(&mut self, name: &str, types: &[Type], statement: &str) -> Result<()> {
-        if self.named.contains_key(name) {
-            return Err(SqlError::new("42P05", format!("prepared statement \"{name}\" already exists")));
-        }
-        if self.named.len() >= MAX_NAMED {
-            return Err(SqlError::new("54000", format!("a session has at most {MAX_NAMED} prepared statements")));
-        }
         let types: Vec<Oid> = types.iter().map(|ty| ty.oid).collect();
         let prepared = self.prepare_now(statement, &types)?;
-        self.named.insert(name.into(), prepared);
-        Ok(())
+        let now = known::now(&*self.database.env);
+        self.named().keep(name.into(), Some(prepared), NamedBy::Sql, now)
     }
 
     async fn execute_named(&mut self, name: &str, args: &[String]) -> Result<Answer> {
-        let missing = || SqlError::new("26000", format!("prepared statement \"{name}\" does not exist"));
-        let prepared = self.named.get(name).cloned().ok_or_else(missing)?;
+        let Some(prepared) = self.kept(name)? else { return Ok(Answer::Empty) };
         if args.len() != prepared.params.len() {
             let message = format!("wrong number of parameters for prepared statement \"{name}\"");
             let detail = format!("Expected {} parameters but got {}.", prepared.params.len(), args.len());
@@ -294,29 +295,29 @@ impl Session {
     /// Runs a query of our own and gathers its rows.
     pub(super) async fn query(&mut self, sql: &str) -> Result<(Fields, Vec<Vec<Value>>)> {
         let prepared = self.prepare_now(sql, &[])?;
+        let rows = self.gather(&prepared, &[]).await?;
+        Ok((prepared.fields.clone().unwrap_or_default(), rows))
+    }
+
+    async fn gather(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Vec<Vec<Value>>> {
         let guard = self.hold_schema().await?;
-        let prepared = self.current(&prepared, &guard)?;
+        let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {
-            Compiled::Rows { plan, kind } => {
-                let (rows, _) = self.run_plan(plan, *kind, &[], guard).await?;
-                Ok((prepared.fields.clone().unwrap_or_default(), rows))
-            }
+            Compiled::Rows { plan, kind } => Ok(self.run_plan(plan, *kind, params, guard).await?.0),
             _ => Err(SqlError::new("42601", "a query is expected")),
         }
     }
 
     fn deallocate(&mut self, name: Option<&str>) -> Result<()> {
         match name {
-            None => self.named.clear(),
-            Some(name) => {
-                let missing = || SqlError::new("26000", format!("prepared statement \"{name}\" does not exist"));
-                self.named.remove(name).ok_or_else(missing)?;
-            }
+            None => self.named().forget_all(),
+            Some(name) if !self.named().forget(name) => return Err(missing(name)),
+            Some(_) => {}
         }
         Ok(())
     }
 
-    async fn declare(&mut self, declare: &DeclareCursor) -> Result<()> {
+    async fn declare(&mut self, declare: &DeclareCursor, types: &[Oid], params: Vec<Value>) -> Result<()> {
         if !declare.hold && !self.in_block() {
             return Err(SqlError::new("25P01", "DECLARE CURSOR can only be used in transaction blocks"));
         }
@@ -326,8 +327,9 @@ impl Session {
         if self.cursors.len() >= MAX_CURSORS {
             return Err(SqlError::new("54000", format!("a session has at most {MAX_CURSORS} cursors")));
         }
-        let (fields, rows) = self.query(&declare.query).await?;
-        let mut cursor = Cursor::new(fields, rows, declare.hold, declare.scroll, self.depth())?;
+        let prepared = self.prepare_now(&declare.query, types)?;
+        let rows = self.gather(&prepared, &params).await?;
+        let mut cursor = Cursor::new(prepared, rows, declare.hold, declare.scroll, self.depth())?;
         cursor.fresh = self.open.is_some();
         self.cursors.insert(declare.name.clone(), cursor);
         Ok(())
@@ -337,7 +339,7 @@ impl Session {
         let missing = || SqlError::new("34000", format!("cursor \"{}\" does not exist", fetch.cursor));
         let cursor = self.cursors.get_mut(&fetch.cursor).ok_or_else(missing)?;
         let rows = cursor.fetch(fetch.from)?;
-        Ok((cursor.fields.clone(), rows))
+        Ok((cursor.prepared.fields.clone().unwrap_or_default(), rows))
     }
 
     fn close_cursor(&mut self, name: Option<&str>) -> Result<()> {

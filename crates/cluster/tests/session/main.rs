@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod explain;
 mod harness;
 mod postgres;
 mod statements;

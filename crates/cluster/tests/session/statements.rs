@@ -173,7 +173,7 @@ async fn copies_go_in_and_out() {
     let Answer::CopyOut(mut copy) = client.session.execute(&prepared, Vec::new()).await.unwrap() else { panic!() };
     let mut bytes = Vec::new();
     while let Some(piece) = copy.next().await.unwrap() {
-        bytes.extend(piece);
+        bytes.extend(piece.concat());
     }
     assert_eq!(String::from_utf8(bytes).unwrap(), "1,one\n2,two\n3,\n");
     let prepared = client.session.prepare("COPY t (id, v) FROM STDIN", &[]).await.unwrap();

@@ -48,12 +48,6 @@ const BATCH_ROWS: usize = 128;
 /// Bytes that are read ahead while a statement runs, to see whether the client is still there.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// Prepared statements of a session. Drivers keep some hundreds.
-const STATEMENTS_MAX: usize = 5_000;
-
-/// The texts of all prepared statements of a session.
-const STATEMENT_BYTES_MAX: usize = 32 << 20;
-
 /// Portals of a session at once. A pipeline has one or two.
 const PORTALS_MAX: usize = 1_000;
 
@@ -120,6 +114,8 @@ type Statement = Option<Arc<Prepared>>;
 
 struct Portal {
     statement: Statement,
+    /// The statement whose columns it returns.
+    shape: Statement,
     formats: Vec<Format>,
     /// Bytes of its parameters, for the limit.
     bytes: usize,
@@ -160,8 +156,6 @@ pub(crate) struct Conversation<S> {
     wire: Wire<S>,
     session: Session,
     state: State,
-    statements: HashMap<String, Statement>,
-    statement_bytes: usize,
     portals: HashMap<String, Portal>,
     portal_bytes: usize,
     implicit: Implicit,
@@ -262,8 +256,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             wire: Wire { stream, frames, replies: Replies::default(), cancel, phase },
             session,
             state: State::Ready,
-            statements: HashMap::new(),
-            statement_bytes: 0,
             portals: HashMap::new(),
             portal_bytes: 0,
             implicit: Implicit::No,
@@ -389,7 +381,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     // ---- simple query
 
     async fn query(&mut self, sql: &str) -> Step {
-        self.forget_statement("");
+        self.session.forget("");
         self.forget_portal("");
         let statements = match may_not_be_one(sql) {
             true => self.split(sql),
@@ -454,7 +446,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
                 if rows.fields.len() > COLUMNS_MAX {
                     return Ok(Ran::Failed(too_many_columns()));
                 }
-                self.wire.replies.row_description(&rows.fields, &[]);
+                self.wire.replies.row_description(&rows.fields, &prepared.origins, &[]);
                 Ok(self.send_rows(rows, &[], usize::MAX).await?.0)
             }
             answer => self.answered(answer).await,
@@ -487,20 +479,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     // ---- extended query
 
     async fn parse(&mut self, name: String, sql: String, types: Vec<u32>) -> Step {
-        if !name.is_empty() && self.statements.contains_key(&name) {
-            let message = format!("prepared statement \"{name}\" already exists");
-            return self.failed(SqlError::new("42P05", message)).await;
-        }
-        self.forget_statement(&name);
-        if self.statements.len() >= STATEMENTS_MAX || self.statement_bytes + sql.len() > STATEMENT_BYTES_MAX {
-            let error = SqlError::new("54000", "too many prepared statements in one session");
-            return self.failed(error.with_hint("Deallocate those that are not used.")).await;
+        if name.is_empty() {
+            self.session.forget("");
         }
         let types: Vec<Oid> = types.into_iter().map(Oid).collect();
-        match self.prepare_one(&sql, &types).await? {
-            Ok(statement) => {
-                self.statement_bytes += bytes_of(&statement);
-                self.statements.insert(name, statement);
+        let prepared = self.prepare_one(&sql, &types).await?;
+        match prepared.and_then(|statement| self.session.keep(name, statement)) {
+            Ok(()) => {
                 self.wire.replies.parse_complete();
                 Ok(())
             }
@@ -538,22 +523,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     fn portal_of(&mut self, bind: &Bind) -> Result<Portal, SqlError> {
-        let statement = self.statements.get(&bind.statement).ok_or_else(|| no_statement(&bind.statement))?.clone();
-        if !bind.portal.is_empty() && self.portals.contains_key(&bind.portal) {
+        let statement = self.session.kept(&bind.statement)?;
+        let is_open = self.portals.contains_key(&bind.portal) || self.session.declared(&bind.portal).is_some();
+        if !bind.portal.is_empty() && is_open {
             return Err(SqlError::new("42P03", format!("cursor \"{}\" already exists", bind.portal)));
         }
         let bytes = bind.params.iter().flatten().map(bytes::Bytes::len).sum();
         if self.portals.len() >= PORTALS_MAX || self.portal_bytes + bytes > PORTAL_BYTES_MAX {
             return Err(SqlError::new("54000", "too many portals in one session").with_hint("Send Sync more often."));
         }
-        let (types, columns) = match &statement {
-            Some(prepared) => (prepared.params.as_slice(), prepared.fields.as_ref().map_or(0, |fields| fields.len())),
-            None => (&[][..], 0),
-        };
+        let shape = statement.as_ref().map(|prepared| self.session.returns(prepared));
+        let types = statement.as_ref().map_or(&[][..], |prepared| prepared.params.as_slice());
+        let columns = shape.as_ref().and_then(|shape| shape.fields.as_ref()).map_or(0, |fields| fields.len());
         check_counts(bind, types.len(), columns)?;
         let params = self.params(bind, types)?;
         let formats = formats(&bind.result_formats, columns)?;
-        Ok(Portal { statement, formats, bytes, run: Run::Fresh(params) })
+        Ok(Portal { statement, shape, formats, bytes, run: Run::Fresh(params) })
     }
 
     fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
@@ -567,34 +552,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     async fn describe_statement(&mut self, name: &str) -> Step {
-        let Some(statement) = self.statements.get(name) else {
-            return self.failed(no_statement(name)).await;
+        let kept = self.session.kept(name);
+        let statement = match kept {
+            Ok(statement) => statement,
+            Err(error) => return self.failed(error).await,
         };
-        let replies = &mut self.wire.replies;
-        replies.parameters(statement.as_ref().map_or(&[], |prepared| &prepared.params));
-        match statement.as_ref().and_then(|prepared| prepared.fields.as_ref()) {
-            Some(fields) => replies.row_description(fields, &[]),
-            None => replies.no_data(),
-        }
+        self.wire.replies.parameters(statement.as_ref().map_or(&[], |prepared| &prepared.params));
+        let shape = statement.as_ref().map(|prepared| self.session.returns(prepared));
+        self.describe(shape.as_deref(), &[]);
         Ok(())
     }
 
     async fn describe_portal(&mut self, name: &str) -> Step {
-        let Some(portal) = self.portals.get(name) else {
+        let portal = self.portals.get(name).map(|portal| (portal.shape.clone(), portal.formats.clone()));
+        // A cursor of DECLARE is a portal, too.
+        let portal = portal.or_else(|| Some((Some(self.session.declared(name)?), Vec::new())));
+        let Some((statement, formats)) = portal else {
             return self.failed(no_portal(name)).await;
         };
-        let fields = portal.statement.as_ref().and_then(|prepared| prepared.fields.as_ref());
-        match fields {
-            Some(fields) => self.wire.replies.row_description(fields, &portal.formats),
+        self.describe(statement.as_deref(), &formats);
+        Ok(())
+    }
+
+    fn describe(&mut self, statement: Option<&Prepared>, formats: &[Format]) {
+        match statement.and_then(|prepared| Some((prepared.fields.as_ref()?, &prepared.origins))) {
+            Some((fields, origins)) => self.wire.replies.row_description(fields, origins, formats),
             None => self.wire.replies.no_data(),
         }
-        Ok(())
     }
 
     /// It is no error to close what is not there.
     async fn close(&mut self, target: Target, name: &str) -> Step {
         match target {
-            Target::Statement => self.forget_statement(name),
+            Target::Statement => self.session.forget(name),
             Target::Portal => self.forget_portal(name),
         }
         self.wire.replies.close_complete();
@@ -745,7 +735,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.wire.replies.copy_out(copy.format, copy.columns);
         loop {
             match self.wire.attend(pin!(copy.next())).await? {
-                Ok(Some(data)) => self.wire.replies.copy_data(data),
+                Ok(Some(messages)) => messages.into_iter().for_each(|data| self.wire.replies.copy_data(data)),
                 Ok(None) => break,
                 Err(error) => return Ok(Ran::Failed(error)),
             }
@@ -889,21 +879,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         }
     }
 
-    fn forget_statement(&mut self, name: &str) {
-        if let Some(statement) = self.statements.remove(name) {
-            self.statement_bytes = self.statement_bytes.saturating_sub(bytes_of(&statement));
-        }
-    }
-
     fn forget_portal(&mut self, name: &str) {
         if let Some(portal) = self.portals.remove(name) {
             self.portal_bytes = self.portal_bytes.saturating_sub(portal.bytes);
         }
     }
-}
-
-fn bytes_of(statement: &Statement) -> usize {
-    statement.as_ref().map_or(0, |prepared| prepared.sql.len())
 }
 
 /// The statements of a query, each with the place where it begins.
@@ -943,16 +923,6 @@ fn check_counts(bind: &Bind, params: usize, columns: usize) -> Result<(), SqlErr
         return Ok(());
     };
     Err(SqlError::new("08P01", message))
-}
-
-fn no_statement(name: &str) -> SqlError {
-    SqlError::new(
-        "26000",
-        match name {
-            "" => "unnamed prepared statement does not exist".to_owned(),
-            name => format!("prepared statement \"{name}\" does not exist"),
-        },
-    )
 }
 
 fn no_portal(name: &str) -> SqlError {

@@ -6,6 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use isles_cluster::session::{CopyFormat, Status};
 use isles_kernel::error::SqlError;
+use isles_sql::bind::Origin;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use pgwire::messages::copy::{CopyData, CopyDone, CopyInResponse, CopyOutResponse};
@@ -132,12 +133,14 @@ impl Replies {
         self.put(ParameterDescription::new(types.iter().map(|oid| oid.0).collect()));
     }
 
-    /// The columns of a result; the format of each, or text for all.
-    pub(crate) fn row_description(&mut self, fields: &[Field], formats: &[Format]) {
+    /// The columns of a result; where each comes from, if that is known; the format of each, or text for all.
+    pub(crate) fn row_description(&mut self, fields: &[Field], origins: &[Origin], formats: &[Format]) {
         let described = |(at, field): (usize, &Field)| {
             let format = formats.get(at).copied().unwrap_or(Format::Text).code();
             let (oid, modifier) = (field.ty.oid, field.ty.modifier);
-            FieldDescription::new(field.name.clone(), 0, 0, oid.0, type_length(oid), modifier, format)
+            let Origin { relation, column } = origins.get(at).copied().unwrap_or_default();
+            let (name, length) = (field.name.clone(), type_length(oid));
+            FieldDescription::new(name, relation as i32, column, oid.0, length, modifier, format)
         };
         self.put(RowDescription::new(fields.iter().enumerate().map(described).collect()));
     }
@@ -222,6 +225,8 @@ fn report(severity: &str, error: &SqlError) -> Vec<(u8, String)> {
     for (code, text) in optional {
         fields.extend(text.iter().map(|text| (code, text.replace('\0', "\u{fffd}"))));
     }
+    // There is one schema for tables.
+    fields.extend(error.table.iter().map(|_| (b's', "public".to_owned())));
     fields.extend(error.position.iter().map(|at| (b'P', at.to_string())));
     fields
 }
@@ -261,7 +266,7 @@ mod tests {
         let text = String::from_utf8_lossy(&replies.buffer()[5..]).replace('\0', "|");
         assert_eq!(
             text,
-            "SERROR|VERROR|C23505|Mduplicate\u{fffd}key|DKey exists.|HDo not.|WCOPY t, line 1|tt|cc|nt_pkey|P7||"
+            "SERROR|VERROR|C23505|Mduplicate\u{fffd}key|DKey exists.|HDo not.|WCOPY t, line 1|tt|cc|nt_pkey|spublic|P7||"
         );
     }
 

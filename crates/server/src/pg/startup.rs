@@ -15,7 +15,7 @@ use super::cancel::KeyLength;
 use super::message::{Frames, Message, Reader, SMALL_MESSAGE_BYTES, decode};
 use super::reply::{Replies, Severity};
 use super::scram::{ChannelBinding, Exchange, MECHANISM, MECHANISM_PLUS};
-use crate::logins::{Candidate, Logins, refused};
+use crate::logins::{Candidate, Logins};
 use bytes::{Buf, Bytes};
 use isles_cluster::roles::Role;
 use isles_kernel::error::SqlError;
@@ -281,7 +281,7 @@ pub(crate) async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     logins: &Logins,
     channel: &ChannelBinding,
 ) -> Result<Role, Refusal> {
-    let Candidate { role, verifier } = logins.begin(user, address).await?;
+    let Candidate { role, verifier } = logins.begin(user).await?;
     let mut mechanisms = vec![MECHANISM.to_owned()];
     if channel.is_some() {
         mechanisms.insert(0, MECHANISM_PLUS.to_owned());
@@ -297,17 +297,13 @@ pub(crate) async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     let exchange = Exchange::begin(&mechanism, &data, verifier, channel)?;
     ask(stream, Authentication::SASLContinue(Bytes::copy_from_slice(exchange.server_first().as_bytes()))).await?;
     let proof = password(stream, frames).await?;
-    match (exchange.finish(&proof)?, role) {
-        (Some(signature), Some(role)) => {
-            logins.succeeded(user, address);
-            let mut replies = Replies::default();
-            replies.authentication(Authentication::SASLFinal(Bytes::from(signature)));
-            replies.authentication(Authentication::Ok);
-            stream.write_all(replies.buffer()).await?;
-            Ok(role)
-        }
-        _ => Err(refused(user).into()),
-    }
+    let signature = exchange.finish(&proof)?;
+    let role = logins.judge(user, address, role.filter(|_| signature.is_some()))?;
+    let mut replies = Replies::default();
+    replies.authentication(Authentication::SASLFinal(Bytes::from(signature.unwrap_or_default())));
+    replies.authentication(Authentication::Ok);
+    stream.write_all(replies.buffer()).await?;
+    Ok(role)
 }
 
 async fn ask<S: AsyncWrite + Unpin>(stream: &mut S, question: Authentication) -> Result<(), Refusal> {

@@ -5,9 +5,11 @@ use super::reply::Format;
 use isles_cluster::session::Session;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
+use isles_sql::system::SystemFunctions;
 use isles_sql::text::{self, Settings};
 use isles_sql::tree::Field;
 use isles_sql::types::{self, Oid, Type};
+use std::sync::Arc;
 
 /// The settings that decide how values look and are read.
 const NAMES: [&str; 5] = ["DateStyle", "IntervalStyle", "TimeZone", "bytea_output", "extra_float_digits"];
@@ -32,14 +34,18 @@ const PLAIN: [Oid; 12] = [
 #[derive(Default)]
 pub(crate) struct Forms {
     settings: Settings,
+    /// The names of objects, while there are values that stand for these.
+    names: Option<Arc<dyn SystemFunctions>>,
 }
 
 impl Forms {
     /// Asks the session for its settings, if values of these types depend on them.
-    pub(crate) fn refresh(&mut self, session: &Session, mut types: impl Iterator<Item = Oid>) {
-        if types.all(|oid| PLAIN.contains(&oid)) {
+    pub(crate) fn refresh(&mut self, session: &Session, mut types: impl Iterator<Item = Oid> + Clone) {
+        self.names = None;
+        if types.clone().all(|oid| PLAIN.contains(&oid)) {
             return;
         }
+        self.names = types.any(types::names_object).then(|| session.names());
         for name in NAMES {
             if let Some(value) = session.setting(name) {
                 // The session has checked its settings; one that is not understood here leaves the default.
@@ -51,22 +57,45 @@ impl Forms {
     /// Appends the form of a value that is not null.
     pub(crate) fn write(&self, value: &Value, ty: Type, format: Format, out: &mut Vec<u8>) {
         match format {
-            Format::Text => text::output(value, ty, &self.settings, out),
+            Format::Text => match self.named(value, ty.oid) {
+                Some((text, oid)) => text::output(&text, Type::of(oid), &self.settings, out),
+                None => text::output(value, ty, &self.settings, out),
+            },
             Format::Binary => text::binary_out(value, ty.oid, out),
+        }
+    }
+
+    /// The names that stand for numbers of objects, and what type these have.
+    fn named(&self, value: &Value, oid: Oid) -> Option<(Value, Oid)> {
+        let names = self.names.as_ref()?;
+        let name = |ty: Oid, value: &Value| names.write(ty, value)?.ok();
+        match value {
+            Value::Array(members) => {
+                let element = types::element_of(oid).filter(|_| types::names_object(oid))?;
+                let named = |member: &Value| name(element, member).unwrap_or_else(|| member.clone());
+                Some((Value::Array(members.iter().map(named).collect()), types::TEXT_ARRAY))
+            }
+            value => Some((name(oid, value)?, types::TEXT)),
         }
     }
 
     /// A parameter, in either form.
     pub(crate) fn read(&self, bytes: &[u8], oid: Oid, format: Format) -> Result<Value, SqlError> {
         match format {
-            Format::Text => text::input(utf8(bytes)?, Type::of(oid), &self.settings),
+            Format::Text => {
+                let text = utf8(bytes)?;
+                // A number stands for itself.
+                let is_name = !text.bytes().all(|byte| byte.is_ascii_digit());
+                let named = self.names.as_ref().filter(|_| is_name).and_then(|names| names.read(oid, text));
+                named.unwrap_or_else(|| text::input(text, Type::of(oid), &self.settings))
+            }
             Format::Binary => text::binary_in(bytes, oid),
         }
     }
 }
 
 /// The types of some columns.
-pub(crate) fn types_of(fields: &[Field]) -> impl Iterator<Item = Oid> {
+pub(crate) fn types_of(fields: &[Field]) -> impl Iterator<Item = Oid> + Clone {
     fields.iter().map(|field| field.ty.oid)
 }
 

@@ -37,12 +37,22 @@ impl Server {
         Server::start_in(TempDir::new().unwrap(), arguments)
     }
 
+    /// A server whose complaints go to a file.
+    pub(crate) fn start_telling(stderr: std::fs::File) -> Server {
+        Server::launch(TempDir::new().unwrap(), &[], Stdio::from(stderr))
+    }
+
     pub(crate) fn start_in(data: TempDir, arguments: &[&str]) -> Server {
+        Server::launch(data, arguments, Stdio::inherit())
+    }
+
+    fn launch(data: TempDir, arguments: &[&str], stderr: Stdio) -> Server {
         let mut process = isles()
             .args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log", "warn", "--data"])
             .arg(data.path().join("d"))
             .args(arguments)
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let mut line = String::new();

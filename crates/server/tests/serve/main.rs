@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod door;
+mod fuzz;
 mod harness;
 mod http;
 mod process;

@@ -290,7 +290,12 @@ impl Binder<'_> {
             Node::A_ArrayExpr(array) if builtins::element_of(to.oid).is_some() => self.array(array, Some(to.oid))?,
             other => self.expr(other)?,
         };
-        let at = if cast.location >= 0 { cast.location } else { location(cast.arg()) };
+        // A literal that cannot be read is shown itself.
+        let at = match cast.arg() {
+            Node::A_Const(literal) => literal.location,
+            _ if cast.location >= 0 => cast.location,
+            other => location(other),
+        };
         self.cast(arg, to, at)
     }
 

@@ -225,6 +225,7 @@ impl Binder<'_> {
         let rel = self.new_rel();
         let item = self.aliased(rel, name, &query.columns, var.alias(), var.location)?;
         self.scope().rels.push(rel);
+        self.view_rels.insert(rel, name.to_string());
         Ok((From::Subquery { rel, query: Box::new(query), lateral: false }, vec![item]))
     }
 

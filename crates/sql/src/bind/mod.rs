@@ -11,6 +11,7 @@
 //!   * `expr`     expressions; `call` functions, aggregates and windows; `compare` rows, lists and subqueries
 //!   * `from`     FROM clauses; `lockstep` several arrays taken apart at once; `query` SELECT, VALUES and set operations; `group` what grouping allows
 //!   * `write`    INSERT, UPDATE, DELETE
+//!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
 //! While a statement is being bound, an expression may have type `unknown`: a literal in quotes or a parameter whose
@@ -34,6 +35,7 @@ mod group;
 mod input;
 mod lockstep;
 mod names;
+mod origin;
 mod query;
 mod resolve;
 mod scope;
@@ -44,6 +46,7 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub use origin::Origin;
 pub use write::ROW_ID;
 
 use crate::parse::Parsed;
@@ -52,6 +55,7 @@ use crate::tree::{RelId, Relation, Statement};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
+use origin::Origins;
 use pg_raw_parse::{Node, nodes};
 use scope::{CteEntry, Place, Scope};
 use std::collections::HashMap;
@@ -101,6 +105,8 @@ pub struct Bound {
     pub statement: BoundStatement,
     /// The types of all parameters, given or inferred.
     pub params: Vec<Oid>,
+    /// Where the columns that it returns come from; none for a statement that is not about rows.
+    pub origins: Vec<Origin>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -129,7 +135,7 @@ pub enum ExplainFormat {
 /// Binds a statement. `param_types` are the types that the client gave; 0 where it gave none.
 pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> Result<Bound> {
     let Some(node) = parsed.statement() else {
-        return Ok(Bound { statement: BoundStatement::Empty, params: Vec::new() });
+        return Ok(Bound { statement: BoundStatement::Empty, params: Vec::new(), origins: Vec::new() });
     };
     let mut binder = Binder::new(context, parsed.text().clone(), param_types);
     let statement = match node {
@@ -139,9 +145,18 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }
         Node::ExplainStmt(explain) => BoundStatement::Explain(Box::new(binder.explain(explain)?)),
+        // Its query may have parameters, and is wrong at once if it is.
+        Node::DeclareCursorStmt(declare) => {
+            binder.rows_statement(declare.query())?;
+            bind_utility(node, context)?
+        }
         other => bind_utility(other, context)?,
     };
-    Ok(Bound { statement, params: binder.finish_params()? })
+    let origins = match &statement {
+        BoundStatement::Rows(rows) => Origins { schema: context.schema, views: &binder.view_rels }.of(rows),
+        _ => Vec::new(),
+    };
+    Ok(Bound { statement, params: binder.finish_params()?, origins })
 }
 
 fn bind_utility(node: Node<'_>, context: &BindContext<'_>) -> Result<BoundStatement> {
@@ -180,6 +195,8 @@ pub(crate) struct Binder<'a> {
     place: Place,
     depth: usize,
     views: usize,
+    /// The relations that stand for views, whose queries have taken their place.
+    view_rels: HashMap<RelId, String>,
     /// The table and columns of an INSERT whose source is being bound, for a hint.
     insert_target: Option<(String, Vec<String>)>,
     relations: HashMap<String, Arc<Relation>>,
@@ -200,6 +217,7 @@ impl<'a> Binder<'a> {
             place: Place::None,
             depth: 0,
             views: 0,
+            view_rels: HashMap::new(),
             insert_target: None,
             relations: HashMap::new(),
         }

@@ -46,6 +46,7 @@ pub(super) fn rows(definition: &Definition, facts: &Facts) -> Rows {
         "pg_index" => indexes(definition, directory),
         "pg_indexes" => index_list(definition, directory),
         "pg_namespace" => namespaces(definition),
+        "pg_prepared_statements" => prepared_statements(definition, facts),
         "pg_rewrite" => rewrites(definition, directory),
         "pg_roles" => roles(definition, facts, "rolpassword", text("********")),
         "pg_sequence" => sequences(definition, directory),
@@ -679,6 +680,17 @@ fn activity(definition: &Definition, facts: &Facts) -> Rows {
         ])
     };
     facts.sessions.iter().map(row).collect()
+}
+
+fn prepared_statements(definition: &Definition, facts: &Facts) -> Rows {
+    let none = [("generic_plans", Value::Int(0)), ("custom_plans", Value::Int(0))];
+    let shape = Shape::new(definition, &none, ["name", "statement", "prepare_time", "parameter_types", "from_sql"]);
+    let row = |statement: &super::StatementFact| {
+        let params: Vec<i64> = statement.params.iter().map(|oid| i64::from(oid.0)).collect();
+        let (name, sql, since) = (text(&statement.name), text(&statement.statement), statement.since);
+        shape.row([name, sql, Value::TimestampTz(since), ints(&params), Value::Bool(statement.from_sql)])
+    };
+    facts.statements.iter().map(row).collect()
 }
 
 fn table_statistics(definition: &Definition, facts: &Facts) -> Rows {

@@ -37,6 +37,15 @@ pub(super) fn user_oid(kind: &str, name: &str) -> u32 {
     FIRST_USER_OID + fnv1a32(&format!("{kind}\0{name}")) % USER_OIDS
 }
 
+/// The number of a relation by its name alone, unless another relation's name would have the same.
+pub(super) fn plain_oid(schema: &Schema, name: &str) -> Option<u32> {
+    let oid = user_oid("relation", name);
+    let keys = schema.tables.values().flat_map(|table| table.keys.iter().map(|key| key.name.as_str()));
+    let names = schema.tables.keys().chain(schema.views.keys()).chain(schema.sequences.keys());
+    let mut others = names.map(String::as_str).chain(keys).filter(|other| *other != name);
+    (!others.any(|other| user_oid("relation", other) == oid)).then_some(oid)
+}
+
 /// A relation: what `pg_class` has a row for.
 #[derive(Debug)]
 pub(super) struct Class {
@@ -236,7 +245,7 @@ impl Directory {
         let refers = |other: &Table| other.foreign_keys.iter().any(|key| key.table == table.name);
         let has_foreign_keys = !table.foreign_keys.is_empty() || schema.tables.values().any(refers);
         let class = TableClass {
-            options: options(&table.kind),
+            options: options(table),
             has_foreign_keys,
             has_indexes: !table.hidden_key || !table.keys.is_empty(),
             checks: table.checks.len(),
@@ -487,14 +496,14 @@ fn positions(table: &Table, names: &[String]) -> Vec<i64> {
     names.iter().filter_map(at).map(|at| at as i64 + 1).collect()
 }
 
-fn options(kind: &TableKind) -> Vec<String> {
-    match kind {
-        TableKind::Hash { group, shard_by, buckets } => vec![
-            "kind=hash".into(),
-            format!("shard_by={}", shard_by.join(",")),
-            format!("group={group}"),
-            format!("buckets={buckets}"),
-        ],
+fn options(table: &Table) -> Vec<String> {
+    match &table.kind {
+        TableKind::Hash { group, shard_by, buckets } => {
+            // Without a key of its own a table is spread by a column that is ours.
+            let shard_by = (!table.hidden_key).then(|| format!("shard_by={}", shard_by.join(",")));
+            let rest = [format!("group={group}"), format!("buckets={buckets}")];
+            ["kind=hash".into()].into_iter().chain(shard_by).chain(rest).collect()
+        }
         TableKind::Tenant => vec!["kind=tenant".into()],
         TableKind::Reference => vec!["kind=reference".into()],
         TableKind::Global => vec!["kind=global".into()],

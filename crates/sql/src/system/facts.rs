@@ -1,6 +1,7 @@
 //! What the system relations are computed from.
 
 use super::directory::Directory;
+use crate::types::Oid;
 use isles_kernel::schema::Schema;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +31,8 @@ pub struct Facts {
     /// The number that each sequence gave last; none before the first.
     pub last_values: BTreeMap<String, i64>,
     pub sessions: Vec<SessionFact>,
+    /// The session's prepared statements that have names.
+    pub statements: Vec<StatementFact>,
     /// When the server started, in microseconds from 2000-01-01.
     pub started: i64,
     /// What `txid_current()` says.
@@ -63,6 +66,18 @@ pub struct SessionFact {
     pub query: String,
 }
 
+/// A prepared statement, as `pg_prepared_statements` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatementFact {
+    pub name: String,
+    pub statement: String,
+    /// In microseconds from 2000-01-01.
+    pub since: i64,
+    pub params: Vec<Oid>,
+    /// By PREPARE, and not by the protocol.
+    pub from_sql: bool,
+}
+
 impl Facts {
     pub fn new(schema: Arc<Schema>, database: &str, owner: &str) -> Facts {
         Facts {
@@ -76,6 +91,7 @@ impl Facts {
             sizes: BTreeMap::new(),
             last_values: BTreeMap::new(),
             sessions: Vec::new(),
+            statements: Vec::new(),
             started: 0,
             transaction: 0,
             directory: OnceLock::new(),

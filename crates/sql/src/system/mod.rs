@@ -27,11 +27,12 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-pub use facts::{Facts, Role, SessionFact, Size};
+pub use facts::{Facts, Role, SessionFact, Size, StatementFact};
 pub use functions::{Functions, SystemFunctions};
 
 use crate::tree::Relation;
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::Schema;
 use isles_kernel::value::Value;
 use std::sync::Arc;
 
@@ -43,6 +44,15 @@ pub fn relation(schema: &str, name: &str) -> Option<Arc<Relation>> {
 /// All of them.
 pub fn relations() -> impl Iterator<Item = Arc<Relation>> {
     data::definitions().iter().map(|definition| definition.relation.clone())
+}
+
+/// A relation's number in `pg_class`. None if there is none, or if another relation's name has the same hash: then the
+/// numbers depend on each other, and only the whole directory knows.
+pub fn relation_oid(schema: &Schema, namespace: &str, name: &str) -> Option<u32> {
+    match namespace {
+        "public" => directory::plain_oid(schema, name),
+        _ => data::definition(namespace, name).map(|definition| definition.oid),
+    }
 }
 
 /// The rows of a relation, given as `schema.name`.

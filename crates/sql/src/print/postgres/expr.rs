@@ -5,6 +5,7 @@ use super::{Printer, Result, carrier, collation, direction};
 use crate::builtins::{self, Volatility};
 use crate::plan::ParamSource;
 use crate::runtime;
+use crate::text::{IntervalStyle, Settings};
 use crate::tree::{
     Aggregate, CastHow, Display, Expr, ExprKind, Frame, FrameBound, FrameExclude, FrameUnit, Quantifier, SortExpr,
     Subquery, SubqueryKind, WindowCall,
@@ -103,6 +104,12 @@ impl Printer {
             Value::Float(x) if x.is_finite() => format!("{x:?}"),
             Value::Numeric(n) => n.as_str().to_string(),
             Value::Text(s) | Value::Json(s) => s.clone(),
+            Value::Date(_)
+            | Value::Time(_)
+            | Value::Timestamp(_)
+            | Value::TimestampTz(_)
+            | Value::Interval(_)
+            | Value::Uuid(_) => steady_text(value, plain),
             other => return self.bound(ParamSource::Const(other.clone()), ty),
         };
         if text.contains('\0') {
@@ -327,4 +334,12 @@ fn is_packed(info: &builtins::Function, args: usize, last: Oid) -> bool {
     info.variadic.is_some_and(|element| element != types::ANY)
         && args == info.args.len()
         && builtins::element_of(last).is_some()
+}
+
+/// The text of a date, a time or a uuid that reads the same under all settings of the server.
+fn steady_text(value: &Value, ty: Type) -> String {
+    let settings = Settings { interval_style: IntervalStyle::Iso8601, ..Settings::default() };
+    let mut text = Vec::new();
+    crate::text::output(value, ty, &settings, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }

@@ -1,0 +1,16 @@
+//! What clients of a whole database see is serializable: histories of list-append transactions, by SQL.
+//!
+//! Over SQLite shards the histories are simulated, with crashes, failed syncs and slow disks, each drawn from its seed.
+//! `ISLES_SIM_SEEDS` is how many are run, `ISLES_SIM_SEED` runs one. Over PostgreSQL shards they are real.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-1, I-20  what was acknowledged is there after any crash, on all shards; the rest wholly or not at all
+//!   * I-19  transactions are serializable and respect real time; on PostgreSQL they keep the level asked for
+//!   * I-66  nobody waits without end
+//!   * I-69  planted bugs are found
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+mod client;
+mod postgres;
+mod simulated;

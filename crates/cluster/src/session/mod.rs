@@ -32,6 +32,7 @@ mod utility;
 pub use copy::{CopyFormat, CopyIn, CopyOut};
 pub use plans::Prepared;
 
+use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
@@ -46,7 +47,7 @@ use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
-use plans::{Compiled, RowsKind};
+use plans::{Compiled, Planned, RowsKind};
 use settings::Settings;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -219,7 +220,7 @@ impl Session {
 
     /// Parses, binds and plans one statement. `params` are the types that the client gave; 0 where it gave none.
     pub async fn prepare(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
-        let prepared = self.prepare_now(sql, params);
+        let prepared = self.prepare_now(sql, params).await;
         // As PostgreSQL: what a failed transaction would not run, it does not look at either.
         match &prepared {
             Ok(prepared) => self.check_open(&prepared.compiled).await?,
@@ -232,9 +233,15 @@ impl Session {
         prepared
     }
 
-    fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+    /// Against the schema that the open transaction has, or the present one.
+    async fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+        let held = self.slot.lock().await.schema();
         let schema = self.database.schema();
-        plans::prepare(&self.database, &schema, &self.settings, sql, params)
+        let planned = match &held {
+            Some(guard) => Planned::of(guard),
+            None => Planned { schema: &schema, edition: Edition::Committed(schema.version) },
+        };
+        plans::prepare(&self.database, &planned, &self.settings, sql, params)
     }
 
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
@@ -323,10 +330,11 @@ impl Session {
 
     /// The statement as it is planned now.
     fn current(&mut self, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<Arc<Prepared>> {
-        if prepared.version == guard.schema.version && prepared.setting_key == self.settings.plan_key() {
+        if prepared.edition == guard.edition && prepared.setting_key == self.settings.plan_key() {
             return Ok(prepared.clone());
         }
-        let fresh = plans::prepare(&self.database, &guard.schema, &self.settings, &prepared.sql, &prepared.params)?;
+        let planned = Planned::of(guard);
+        let fresh = plans::prepare(&self.database, &planned, &self.settings, &prepared.sql, &prepared.params)?;
         match fresh.fields == prepared.fields && fresh.params == prepared.params {
             true => Ok(fresh),
             false => Err(SqlError::new("0A000", "cached plan must not change result type")),

@@ -6,7 +6,8 @@
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
 use super::settings::Settings;
-use crate::database::Database;
+use crate::database::schema::Edition;
+use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::Schema;
@@ -85,7 +86,7 @@ pub struct Prepared {
     pub fields: Option<Vec<Field>>,
     pub(crate) compiled: Compiled,
     /// What it was planned for.
-    pub(crate) version: SchemaVersion,
+    pub(crate) edition: Edition,
     pub(crate) setting_key: String,
 }
 
@@ -142,20 +143,34 @@ pub(crate) fn search_path(settings: &Settings) -> Vec<String> {
     path.split(',').map(name).filter(|name| !name.is_empty() && name != "$user").collect()
 }
 
-/// Prepares a statement, or finds it prepared.
+/// A schema to plan for.
+pub(crate) struct Planned<'a> {
+    pub(crate) schema: &'a Schema,
+    pub(crate) edition: Edition,
+}
+
+impl<'a> Planned<'a> {
+    pub(crate) fn of(guard: &'a SchemaGuard) -> Planned<'a> {
+        Planned { schema: &guard.schema, edition: guard.edition }
+    }
+}
+
+/// Prepares a statement, or finds it prepared. What is planned for a transaction's own schema is nobody else's.
 pub(crate) fn prepare(
     database: &Database,
-    schema: &Schema,
+    planned: &Planned<'_>,
     settings: &Settings,
     sql: &str,
     params: &[Oid],
 ) -> Result<Arc<Prepared>, SqlError> {
-    let key =
-        CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings.plan_key() };
+    let Edition::Committed(version) = planned.edition else {
+        return Ok(Arc::new(compile(database, planned, settings, sql, params)?));
+    };
+    let key = CacheKey { sql: sql.into(), params: params.to_vec(), version, settings: settings.plan_key() };
     if let Some(prepared) = database.plans.get(&key) {
         return Ok(prepared);
     }
-    let prepared = Arc::new(compile(database, schema, settings, sql, params)?);
+    let prepared = Arc::new(compile(database, planned, settings, sql, params)?);
     if !depends_on_time(sql) {
         database.plans.put(key, &prepared);
     }
@@ -170,7 +185,7 @@ fn depends_on_time(sql: &str) -> bool {
 
 fn compile(
     database: &Database,
-    schema: &Schema,
+    planned: &Planned<'_>,
     settings: &Settings,
     sql: &str,
     params: &[Oid],
@@ -179,7 +194,7 @@ fn compile(
     let path = search_path(settings);
     let values = super::known::value_settings(&settings.view(), super::known::now(&*database.env))?;
     let context = BindContext {
-        schema,
+        schema: planned.schema,
         search_path: &path,
         database: &database.name,
         settings: &values,
@@ -206,7 +221,7 @@ fn compile(
         params: bound.params,
         fields,
         compiled,
-        version: schema.version,
+        edition: planned.edition,
         setting_key: settings.plan_key(),
     })
 }

@@ -4,5 +4,6 @@
 
 mod harness;
 mod postgres;
+mod schema;
 mod statements;
 mod transactions;

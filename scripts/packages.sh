@@ -10,9 +10,11 @@ missing_for_build() {
     has_libclang || libclang_packages
 }
 
-# What the tests need besides: PostgreSQL's server programs. The tests start servers of their own.
+# What the tests need besides: PostgreSQL's server programs, of which the tests start servers of their own, and Python
+# with venv, for the tests of libraries that are written in it.
 missing_for_tests() {
     has_postgresql || echo postgresql
+    python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3 python3-venv
 }
 
 has_libclang() {

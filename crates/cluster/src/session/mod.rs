@@ -244,6 +244,23 @@ impl Session {
         plans::prepare(&self.database, &planned, &self.settings, sql, params)
     }
 
+    /// Reads a parameter that is a name of what is in the schema (`regclass`, `regtype`, …); None for other types.
+    pub async fn read_name(&mut self, ty: Oid, text: &str) -> Option<Result<Value>> {
+        if !isles_sql::system::is_name_type(ty) {
+            return None;
+        }
+        let known = match self.hold_schema().await.and_then(|guard| self.knowledge(&guard)) {
+            Ok(known) => known,
+            Err(error) => return Some(Err(error)),
+        };
+        crate::execute::inputs::Known::system(&known).read(ty, text)
+    }
+
+    /// The columns of a cursor that SQL has declared: to clients, it is a portal.
+    pub fn cursor_fields(&self, name: &str) -> Option<&[Field]> {
+        self.cursors.get(name).map(|cursor| cursor.fields.as_slice())
+    }
+
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
     /// it failed.
     pub async fn execute(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
@@ -266,7 +283,7 @@ impl Session {
         match &prepared.compiled {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
-            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared)).await,
+            Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
             Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }

@@ -5,7 +5,7 @@
 //! A plan depends on the text, the types of the parameters, the schema and a few settings; never on routing or on
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
-use super::settings::Settings;
+use super::settings::{DEFAULT_KIND, Settings};
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
@@ -198,7 +198,10 @@ fn compile(
         search_path: &path,
         database: &database.name,
         settings: &values,
-        default_kind: DefaultKind::Hash,
+        default_kind: match settings.show(DEFAULT_KIND).as_deref() {
+            Some("tenant") => DefaultKind::Tenant,
+            _ => DefaultKind::Hash,
+        },
         default_buckets: DEFAULT_BUCKETS,
     };
     let bound = bind::bind(&parsed, &context, params)?;

@@ -31,6 +31,8 @@ pub(crate) const SERVER_VERSION_NUM: &str = "150012";
 
 pub(crate) const TENANT: &str = "isles.tenant";
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
+/// The kind of tables that are made without one.
+pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
 
 /// What a setting takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,6 +110,7 @@ const KNOWN: &[Known] = &[
     known("integer_datetimes", Kind::Fixed, "on"),
     known("intervalstyle", Kind::Word(&["postgres", "postgres_verbose", "sql_standard", "iso_8601"]), "postgres"),
     known("is_superuser", Kind::Fixed, "on"),
+    known(DEFAULT_KIND, Kind::Word(&["hash", "tenant"]), "hash"),
     known(NULL_TENANT, Kind::Bool, "off"),
     known(TENANT, Kind::Tenant, ""),
     known("jit", Kind::Bool, "off"),
@@ -424,7 +427,7 @@ impl Settings {
 
     /// What statements are planned differently for.
     pub(crate) fn plan_key(&self) -> String {
-        let names = ["search_path", "timezone", "datestyle", "intervalstyle"];
+        let names = ["search_path", "timezone", "datestyle", "intervalstyle", DEFAULT_KIND];
         names.map(|name| self.raw(name).unwrap_or_default()).join("\n")
     }
 }

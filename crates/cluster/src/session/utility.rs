@@ -55,7 +55,12 @@ fn done(tag: impl Into<String>) -> Result<Answer> {
 }
 
 impl Session {
-    pub(super) async fn utility(&mut self, utility: &Utility, prepared: &Arc<Prepared>) -> Result<Answer> {
+    pub(super) async fn utility(
+        &mut self,
+        utility: &Utility,
+        prepared: &Arc<Prepared>,
+        params: Vec<Value>,
+    ) -> Result<Answer> {
         let tag = utility.command_tag();
         match utility {
             Utility::Begin(begin) => self.begin(begin.modes).and_then(|()| done(tag)),
@@ -92,7 +97,9 @@ impl Session {
             }
             Utility::Execute { name, args } => self.execute_named(name, args).await,
             Utility::Deallocate { name } => self.deallocate(name.as_deref()).and_then(|()| done(tag)),
-            Utility::DeclareCursor(declare) => self.declare(declare).await.and_then(|()| done(tag)),
+            Utility::DeclareCursor(declare) => {
+                self.declare(declare, &prepared.params, params).await.and_then(|()| done(tag))
+            }
             Utility::Fetch(fetch) => {
                 let (fields, rows) = self.fetch(fetch)?;
                 let tag = format!("FETCH {}", rows.len());
@@ -301,12 +308,21 @@ impl Session {
 
     /// Runs a query of our own and gathers its rows.
     pub(super) async fn query(&mut self, sql: &str) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
-        let prepared = self.prepare_now(sql, &[]).await?;
+        self.query_with(sql, &[], Vec::new()).await
+    }
+
+    async fn query_with(
+        &mut self,
+        sql: &str,
+        types: &[Oid],
+        params: Vec<Value>,
+    ) -> Result<(Vec<Field>, Vec<Vec<Value>>)> {
+        let prepared = self.prepare_now(sql, types).await?;
         let guard = self.hold_schema().await?;
         let prepared = self.current(&prepared, &guard)?;
         match &prepared.compiled {
             Compiled::Rows { plan, kind } => {
-                let (rows, _) = self.run_plan(plan, *kind, &[], guard).await?;
+                let (rows, _) = self.run_plan(plan, *kind, &params, guard).await?;
                 Ok((prepared.fields.clone().unwrap_or_default(), rows))
             }
             _ => Err(SqlError::new("42601", "a query is expected")),
@@ -324,7 +340,7 @@ impl Session {
         Ok(())
     }
 
-    async fn declare(&mut self, declare: &DeclareCursor) -> Result<()> {
+    async fn declare(&mut self, declare: &DeclareCursor, types: &[Oid], params: Vec<Value>) -> Result<()> {
         if !declare.hold && !self.in_block() {
             return Err(SqlError::new("25P01", "DECLARE CURSOR can only be used in transaction blocks"));
         }
@@ -334,7 +350,7 @@ impl Session {
         if self.cursors.len() >= MAX_CURSORS {
             return Err(SqlError::new("54000", format!("a session has at most {MAX_CURSORS} cursors")));
         }
-        let (fields, rows) = self.query(&declare.query).await?;
+        let (fields, rows) = self.query_with(&declare.query, types, params).await?;
         let mut cursor = Cursor::new(fields, rows, declare.hold, declare.scroll, self.depth())?;
         cursor.fresh = self.open.is_some();
         self.cursors.insert(declare.name.clone(), cursor);
@@ -451,7 +467,7 @@ impl Session {
 
     /// What the statement changes, bound anew if the schema was another one when it was bound.
     fn ddl_of(&self, change: &DdlChange, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<DdlChange> {
-        if prepared.edition == guard.edition {
+        if prepared.edition == guard.edition && prepared.setting_key == self.settings.plan_key() {
             return Ok(change.clone());
         }
         let fresh = plans::prepare(&self.database, &Planned::of(guard), &self.settings, &prepared.sql, &[])?;

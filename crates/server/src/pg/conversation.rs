@@ -19,7 +19,7 @@
 //!     read makes nobody's memory grow.
 
 use super::cancel::Registration;
-use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode};
+use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode, utf8};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
@@ -517,7 +517,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     async fn bind(&mut self, bind: Bind) -> Step {
-        match self.portal_of(&bind) {
+        match self.portal_of(&bind).await {
             Ok(portal) => {
                 self.forget_portal(&bind.portal);
                 self.portal_bytes += portal.bytes;
@@ -529,7 +529,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         }
     }
 
-    fn portal_of(&mut self, bind: &Bind) -> Result<Portal, SqlError> {
+    async fn portal_of(&mut self, bind: &Bind) -> Result<Portal, SqlError> {
         let statement = self.statements.get(&bind.statement).ok_or_else(|| no_statement(&bind.statement))?.clone();
         if !bind.portal.is_empty() && self.portals.contains_key(&bind.portal) {
             return Err(SqlError::new("42P03", format!("cursor \"{}\" already exists", bind.portal)));
@@ -543,19 +543,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             None => (&[][..], 0),
         };
         check_counts(bind, types.len(), columns)?;
-        let params = self.params(bind, types)?;
+        let params = self.params(bind, types).await?;
         let formats = formats(&bind.result_formats, columns)?;
         Ok(Portal { statement, formats, bytes, run: Run::Fresh(params) })
     }
 
-    fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
+    async fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
         let formats = formats(&bind.formats, types.len())?;
         self.forms.refresh(&self.session, types.iter().copied());
-        let one = |(at, bytes): (usize, &Option<bytes::Bytes>)| match bytes {
-            Some(bytes) => self.forms.read(bytes, types[at], formats[at]),
-            None => Ok(Value::Null),
-        };
-        bind.params.iter().enumerate().map(one).collect()
+        let mut values = Vec::with_capacity(types.len());
+        for ((bytes, ty), format) in bind.params.iter().zip(types).zip(formats) {
+            let named = match (bytes, format) {
+                (Some(bytes), Format::Text) => self.session.read_name(*ty, utf8(bytes)?).await,
+                _ => None,
+            };
+            values.push(match (named, bytes) {
+                (Some(value), _) => value?,
+                (None, Some(bytes)) => self.forms.read(bytes, *ty, format)?,
+                (None, None) => Value::Null,
+            });
+        }
+        Ok(values)
     }
 
     async fn describe_statement(&mut self, name: &str) -> Step {
@@ -573,7 +581,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     async fn describe_portal(&mut self, name: &str) -> Step {
         let Some(portal) = self.portals.get(name) else {
-            return self.failed(no_portal(name)).await;
+            return match self.session.cursor_fields(name) {
+                Some(fields) => {
+                    self.wire.replies.row_description(fields, &vec![Format::Text; fields.len()]);
+                    Ok(())
+                }
+                None => self.failed(no_portal(name)).await,
+            };
         };
         let fields = portal.statement.as_ref().and_then(|prepared| prepared.fields.as_ref());
         match fields {

@@ -139,6 +139,11 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }
         Node::ExplainStmt(explain) => BoundStatement::Explain(Box::new(binder.explain(explain)?)),
+        // For the types of its parameters: the query itself is bound when the cursor is opened.
+        Node::DeclareCursorStmt(declare) => {
+            binder.rows_statement(declare.query())?;
+            bind_utility(node, context)?
+        }
         other => bind_utility(other, context)?,
     };
     Ok(Bound { statement, params: binder.finish_params()? })

@@ -162,6 +162,10 @@ pub(super) fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Option<DdlCh
             create_schema(&mut draft, statement)?;
             "CREATE SCHEMA"
         }
+        Node::CreateExtensionStmt(statement) => {
+            create_extension(&mut draft, statement)?;
+            "CREATE EXTENSION"
+        }
         _ => return Ok(None),
     };
     Ok(Some(draft.finish(tag)))
@@ -176,6 +180,20 @@ fn create_schema(draft: &mut Draft<'_>, statement: &nodes::CreateSchemaStmt) -> 
         }
         Some("public") => Err(SqlError::new("42P06", "schema \"public\" already exists")),
         _ => Err(SqlError::unsupported("schemas other than \"public\" are not supported")),
+    }
+}
+
+/// What a server says that has no extensions to offer but the one that is always there.
+fn create_extension(draft: &mut Draft<'_>, statement: &nodes::CreateExtensionStmt) -> Result<()> {
+    let name = statement.extname().unwrap_or_default();
+    match name {
+        "plpgsql" if statement.if_not_exists => {
+            draft.notices.push(SqlError::new("42710", "extension \"plpgsql\" already exists, skipping"));
+            Ok(())
+        }
+        "plpgsql" => Err(SqlError::new("42710", "extension \"plpgsql\" already exists")),
+        _ => Err(SqlError::unsupported(format!("extension \"{name}\" is not available"))
+            .with_hint("the shards run no code of extensions; what Isles has is in its documentation of SQL")),
     }
 }
 

@@ -30,6 +30,8 @@ struct State {
     waits: HashMap<TxnNumber, ShardId>,
     /// Who waits for all others to end.
     for_all: Option<TxnNumber>,
+    /// Statements on their own that are at a shard; they wait for its writer and hold none.
+    alone: BTreeMap<ShardId, usize>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,20 @@ pub(crate) struct WriterTurn {
     writers: Arc<Writers>,
     shard: ShardId,
     txn: TxnNumber,
+}
+
+/// A statement on its own at a shard, until it is dropped.
+pub(crate) struct AtShard {
+    writers: Arc<Writers>,
+    shard: ShardId,
+}
+
+impl Drop for AtShard {
+    fn drop(&mut self) {
+        if let Some(count) = self.writers.state().alone.get_mut(&self.shard) {
+            *count -= 1;
+        }
+    }
 }
 
 /// Says that a transaction waits for all others, until it is dropped.
@@ -143,8 +159,27 @@ impl Writers {
         if let Some(shard) = state.waits.keys().find(waits_for_it).and_then(|other| state.waits.get(other)) {
             return Err(deadlock(shard));
         }
+        let held = state.shards.iter().filter(|(_, turn)| turn.holder == Some(txn)).map(|(shard, _)| shard);
+        if let Some(shard) = held.into_iter().find(|shard| state.alone.get(*shard).is_some_and(|count| *count > 0)) {
+            return Err(deadlock(shard));
+        }
         state.for_all = Some(txn);
         Ok(WaitForAll { writers: self.clone() })
+    }
+
+    /// Lets it be known that a statement on its own goes to a shard's writer; refused if the writer's holder waits for
+    /// all others, of which it would be one.
+    pub(crate) fn at_shard(self: &Arc<Self>, shard: &ShardId) -> Result<AtShard, SqlError> {
+        let mut state = self.state();
+        let holder = state.shards.get(shard).and_then(|turn| turn.holder);
+        if holder.is_some() && holder == state.for_all {
+            return Err(deadlock(shard));
+        }
+        match state.alone.get_mut(shard) {
+            Some(count) => *count += 1,
+            None => drop(state.alone.insert(shard.clone(), 1)),
+        }
+        Ok(AtShard { writers: self.clone(), shard: shard.clone() })
     }
 
     /// Gives up a turn or a place in the queue, and lets the next one in.
@@ -211,6 +246,19 @@ mod tests {
         assert!(waiting.as_mut().now_or_never().is_none());
         let error = writers.wait_for_all(TxnNumber(1)).err().expect("a ring");
         assert_eq!(error.sqlstate, "40P01");
+    }
+
+    #[tokio::test]
+    async fn a_statement_on_its_own_is_one_of_all_others() {
+        let writers = Arc::new(Writers::default());
+        let _held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let elsewhere = writers.at_shard(&shard(1)).expect("its writer is free");
+        let there = writers.at_shard(&shard(0)).expect("nobody waits for it");
+        assert_eq!(writers.wait_for_all(TxnNumber(1)).err().expect("a ring").sqlstate, "40P01");
+        drop(there);
+        let _all = writers.wait_for_all(TxnNumber(1)).expect("it has gone");
+        assert_eq!(writers.at_shard(&shard(0)).err().expect("a ring").sqlstate, "40P01");
+        drop(elsewhere);
     }
 
     #[tokio::test]

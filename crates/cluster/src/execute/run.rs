@@ -229,6 +229,10 @@ impl<'a> Runner<'a> {
         statements: Vec<Statement>,
     ) -> Result<Vec<Outcome>, SqlError> {
         let _active = self.database.enter()?;
+        let _at_writer = match (access, self.engine(shard)?) {
+            (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
+            _ => None,
+        };
         let claim = Claim { version: policy.version(), units: units.to_vec() };
         let limits = self.bounds.limits(&*self.database.env);
         let request = Request { claim, access, statements, limits };

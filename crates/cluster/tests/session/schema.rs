@@ -7,6 +7,8 @@ use isles_cluster::database::{Config, Database};
 use isles_cluster::session::Status;
 use isles_kernel::value::Value;
 use isles_sim::pgserver::PgServer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A database of each engine.
 struct Both {
@@ -329,4 +331,40 @@ async fn a_schema_on_servers_follows_the_decision_after_a_death() {
         }
         client.run("CREATE TABLE u (id int PRIMARY KEY)").await;
     }
+}
+
+/// A transaction that holds a shard's writer and then waits for everyone finds that a statement waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_after_a_write_does_not_wait_for_those_who_wait_for_it() {
+    let db = Db::sqlite(1).await;
+    let mut client = db.client();
+    client.run("CREATE TABLE t (id bigserial PRIMARY KEY)").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut other, stopped) = (db.client(), stop.clone());
+    let writes = tokio::spawn(async move {
+        let mut done = 0;
+        while !stopped.load(Ordering::SeqCst) {
+            match other.try_run("INSERT INTO t DEFAULT VALUES").await {
+                Ok(_) => done += 1,
+                Err(error) => assert_eq!(error.sqlstate, "40P01"),
+            }
+        }
+        done
+    });
+    let limit = std::time::Duration::from_secs(20);
+    let refused = tokio::time::timeout(limit, async {
+        loop {
+            client.run("BEGIN").await;
+            client.run("INSERT INTO t VALUES (0)").await;
+            let changed = client.try_run("CREATE TABLE u (id int PRIMARY KEY)").await;
+            client.run("ROLLBACK").await;
+            if let Err(error) = changed {
+                return error;
+            }
+        }
+    });
+    assert_eq!(refused.await.expect("nobody waits for the lock limit").sqlstate, "40P01");
+    stop.store(true, Ordering::SeqCst);
+    let done: u64 = writes.await.unwrap();
+    assert_eq!(client.run("SELECT count(*) FROM t").await, vec![done.to_string()]);
 }

@@ -23,6 +23,10 @@ use std::sync::OnceLock;
 /// Makes new tables tenant tables, and gives the session its tenant.
 const OPTIONS: &str = "options=-c%20isles.default_kind%3Dtenant%20-c%20isles.tenant%3Dsuite";
 
+/// What the suite may ask plain PostgreSQL for, and Isles.
+const EVERYTHING: &str = "sqlalchemy.testing.requirements:SuiteRequirements";
+const WHAT_ISLES_HAS: &str = "requirements_isles:Requirements";
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sqlalchemy")
 }
@@ -65,9 +69,11 @@ fn crc(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Runs the suite; returns the names of the tests that passed. `more` are arguments of pytest.
-fn suite(url: &str, more: &[&str]) -> BTreeSet<String> {
+/// Runs the suite; returns the names of the tests that passed. `requirements` is a class that says what it may ask for.
+fn suite(url: &str, requirements: &str) -> BTreeSet<String> {
     let work = tempfile::tempdir().expect("a folder");
+    let config = format!("[sqla_testing]\nrequirement_cls = {requirements}\nprofile_file = profiles.txt\n");
+    std::fs::write(work.path().join("setup.cfg"), config).expect("a configuration");
     for entry in std::fs::read_dir(folder().join("suite")).expect("the suite") {
         let path = entry.expect("a file").path();
         if path.is_file() {
@@ -76,7 +82,8 @@ fn suite(url: &str, more: &[&str]) -> BTreeSet<String> {
     }
     let url = url.replacen("postgres:", "postgresql+psycopg:", 1);
     let mut pytest = Command::new(python());
-    pytest.args(["-m", "pytest", "-q", "-rp", "--tb=no", "--dburi", &url]).args(more);
+    let quiet = ["-q", "-rp", "--tb=no", "-p", "no:cacheprovider", "-p", "no:logging"];
+    pytest.args(["-m", "pytest"]).args(quiet).args(["--dburi", &url]);
     pytest.env("PYTHONPATH", ".").env("PYTHONDONTWRITEBYTECODE", "1").current_dir(work.path());
     let output = run(&mut pytest);
     let passed: BTreeSet<String> = output.lines().filter_map(passed).collect();
@@ -112,8 +119,7 @@ async fn plain() -> BTreeSet<String> {
         let url = pgserver::shared().create_database();
         let client = connect(&url).await;
         client.batch_execute("CREATE SCHEMA test_schema; CREATE SCHEMA test_schema_2").await.expect("schemas");
-        let all = ["--requirements", "sqlalchemy.testing.requirements:SuiteRequirements"];
-        let passed = tokio::task::spawn_blocking(move || suite(&url, &all)).await.expect("the suite");
+        let passed = tokio::task::spawn_blocking(move || suite(&url, EVERYTHING)).await.expect("the suite");
         write("plain.txt", "What plain PostgreSQL passes, with everything that the suite can ask for.", &passed);
         passed
     });
@@ -124,7 +130,7 @@ async fn check(setup: Setup, list: &str) {
     let plain = plain().await;
     let server = Server::start(setup).await;
     let url = format!("{}?{OPTIONS}", server.url());
-    let passed = tokio::task::spawn_blocking(move || suite(&url, &[])).await.expect("the suite");
+    let passed = tokio::task::spawn_blocking(move || suite(&url, WHAT_ISLES_HAS)).await.expect("the suite");
     let missing: BTreeSet<String> = plain.difference(&passed).cloned().collect();
     println!("{} of {} tests that PostgreSQL passes", plain.len() - missing.len(), plain.len());
     if records() {

@@ -15,7 +15,7 @@ missing_for_build() {
 missing_for_tests() {
     has_postgresql || echo postgresql
     command -v psql >/dev/null 2>&1 || echo postgresql-client
-    python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3-venv
+    python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3 python3-venv
     command -v node >/dev/null 2>&1 || echo nodejs
     command -v npm >/dev/null 2>&1 || echo npm
 }

@@ -148,6 +148,26 @@ impl FenceTable {
         }
     }
 
+    /// Sets a fence unless one speaks of its units already: that one may be a move's.
+    pub fn set_missing(&mut self, fence: &Fence) -> Result<()> {
+        match self.speaks_of(&fence.scope) {
+            true => Ok(()),
+            false => self.set(fence),
+        }
+    }
+
+    /// Whether there is a fence for any of these units.
+    pub fn speaks_of(&self, scope: &FenceScope) -> bool {
+        match scope {
+            FenceScope::Buckets { group, first, last } => {
+                let runs = self.buckets.get(group).map_or(&[][..], Vec::as_slice);
+                runs.iter().any(|run| run.first <= last.0 && first.0 <= run.last)
+            }
+            FenceScope::Tenant(tenant) => self.tenants.contains_key(tenant),
+            FenceScope::Shared => self.shared.is_some(),
+        }
+    }
+
     fn set_buckets(&mut self, group: &GroupName, new: Run) -> Result<()> {
         if new.first > new.last {
             return Err(ShardError::invalid(format!("buckets {}..={} are no range", new.first, new.last)));

@@ -23,6 +23,7 @@ use isles_kernel::names::{
 };
 use isles_kernel::schema::{Schema, SchemaChange, Unit};
 use isles_kernel::value::{DataType, Value};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,6 +186,17 @@ pub struct CursorPage {
     pub done: bool,
 }
 
+/// A change of the schema within a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchemaStep {
+    /// The version that the transaction has made of the schema so far.
+    pub from: SchemaVersion,
+    /// Applied in order. They make the version after `from`, also if there are none.
+    pub changes: Vec<SchemaChange>,
+    /// What a new table's rows belong to is served from here on. Where a fence speaks of a unit already, it stays.
+    pub fences: Vec<Fence>,
+}
+
 /// An interactive transaction. Dropping it rolls it back.
 ///
 /// After an error the transaction is over, as in PostgreSQL, unless a savepoint is rolled back to.
@@ -199,6 +211,9 @@ pub trait Transaction: Send {
     async fn open(&mut self, statement: &Statement) -> Result<CursorId>;
     async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage>;
     async fn close(&mut self, cursor: CursorId) -> Result<()>;
+    /// Changes the schema within the transaction: it is there for the statements that follow, and for everyone once
+    /// the transaction has committed. Refused, as any statement is, for what is in the tables.
+    async fn change_schema(&mut self, step: SchemaStep) -> Result<()>;
     async fn savepoint(&mut self, name: &str) -> Result<()>;
     async fn rollback_to(&mut self, name: &str) -> Result<()>;
     async fn release(&mut self, name: &str) -> Result<()>;
@@ -440,8 +455,6 @@ pub trait Shard: Send + Sync {
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>>;
-    /// Whether schema changes would be refused, for what they say or for what is in the tables. Nothing is changed.
-    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()>;
     async fn schema(&self) -> Result<Arc<Schema>>;
 
     /// Pledges whose names begin with `prefix` and that wait for the word. Empty where they die with the process.

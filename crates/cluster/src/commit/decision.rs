@@ -89,13 +89,14 @@ pub(crate) fn catalog_error(error: CatalogError) -> SqlError {
     }
 }
 
-/// Writes the redo and then the decision, which is the commit point.
+/// Writes the redo and then the decision, which is the commit point; what else is decided is in `with`.
 pub(super) async fn record(
     catalog: &dyn Catalog,
     env: &dyn Env,
     id: &PledgeId,
     decision: &Decision,
     redo: &[u8],
+    with: Transaction,
 ) -> Verdict {
     if redo.len() > MAX_TOTAL_BYTES {
         let message = format!("a transaction over several shards changes at most {MAX_TOTAL_BYTES} bytes");
@@ -103,9 +104,10 @@ pub(super) async fn record(
         return Verdict::Refused(SqlError::new("54000", message).with_hint(hint));
     }
     let pieces: Vec<&[u8]> = redo.chunks(CHUNK_BYTES).collect();
+    // Beside other writes there may be no room for a piece.
     let (last, earlier) = match pieces.split_last() {
-        Some((last, earlier)) => (Some(*last), earlier),
-        None => (None, &[][..]),
+        Some((last, earlier)) if with.writes.is_empty() => (Some(*last), earlier),
+        _ => (None, &pieces[..]),
     };
     for (n, piece) in earlier.iter().enumerate() {
         if let Err(error) = catalog.commit(Transaction::new().put(chunk_key(id, n), *piece)).await {
@@ -114,12 +116,18 @@ pub(super) async fn record(
             return Verdict::Refused(catalog_error(error));
         }
     }
-    let mut transaction = Transaction::new().once(CommitId::random(env)).when(Condition::Absent(key(id, "decision")));
+    let mut transaction = with.once(CommitId::random(env)).when(Condition::Absent(key(id, "decision")));
     if let Some(last) = last {
         transaction = transaction.put(chunk_key(id, earlier.len()), last);
     }
     match transaction.put_json(key(id, "decision"), decision) {
-        Ok(transaction) => decide(catalog, transaction).await,
+        Ok(transaction) => {
+            let verdict = decide(catalog, transaction).await;
+            if matches!(verdict, Verdict::Refused(_)) && !earlier.is_empty() {
+                let _ = forget(catalog, id, pieces.len()).await;
+            }
+            verdict
+        }
         Err(error) => Verdict::Refused(catalog_error(error)),
     }
 }

@@ -11,6 +11,9 @@
 //! by the recovery on PostgreSQL. Once it is there everything has happened: a shard that a crash kept from committing
 //! gets the redo (SQLite) or the word (PostgreSQL) before it serves anyone. [`decision`] says how it is kept.
 //!
+//! A transaction that has changed the schema commits this way too, however many shards there are: the decision and the
+//! new schema are one commit of the catalog. Nobody else comes in before all its shards have it.
+//!
 //! What has begun is carried to its end by a task of its own. A client that goes away takes its own future with it,
 //! and with it the only one who knows what was pledged.
 //!
@@ -30,7 +33,8 @@ pub(crate) mod latch;
 mod sweep;
 pub(crate) mod writers;
 
-use crate::catalog::Catalog;
+use crate::catalog::{self, Catalog};
+use crate::database::schema::Turnover;
 use crate::database::shards::ShardSet;
 use decision::{Decided, Decision};
 use futures::future::join_all;
@@ -140,19 +144,28 @@ impl Coordinator {
     }
 
     /// Commits all parts or none. The answer comes when every shard shows it.
-    pub(crate) async fn commit(self: &Arc<Self>, parts: Vec<Participant>) -> Result<(), SqlError> {
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        parts: Vec<Participant>,
+        turnover: Option<Turnover>,
+    ) -> Result<(), SqlError> {
         if parts.len() > MAX_PARTICIPANTS {
             let message = format!("a transaction writes to at most {MAX_PARTICIPANTS} shards");
             return Err(SqlError::new("54000", message));
         }
         let (reply, answer) = oneshot::channel();
         let coordinator = self.clone();
-        self.env.spawn(Box::pin(async move { coordinator.run(parts, reply).await }));
+        self.env.spawn(Box::pin(async move { coordinator.run(parts, turnover, reply).await }));
         let lost = |_| SqlError::new("08007", "the transaction may have happened: its coordinator has ended");
         answer.await.map_err(lost)?
     }
 
-    async fn run(self: Arc<Self>, parts: Vec<Participant>, reply: oneshot::Sender<Result<(), SqlError>>) {
+    async fn run(
+        self: Arc<Self>,
+        parts: Vec<Participant>,
+        mut turnover: Option<Turnover>,
+        reply: oneshot::Sender<Result<(), SqlError>>,
+    ) {
         let id = self.new_id();
         lock(&self.running).insert(id.clone());
         let mut reply = Some(reply);
@@ -163,9 +176,11 @@ impl Coordinator {
             // A client that has gone needs no answer.
             let _ = reply.map(|reply| reply.send(result));
         };
-        let result = self.drive(&id, parts).await;
+        let result = self.drive(&id, parts, turnover.as_ref()).await;
         let decided = match result {
             Ok(decided) => {
+                // All shards have the schema: others may come in.
+                turnover.take();
                 answer(Ok(()));
                 Some(decided)
             }
@@ -177,6 +192,7 @@ impl Coordinator {
         if let Some(decided) = decided {
             self.finish(&id, decided).await;
         }
+        drop(turnover);
         lock(&self.running).remove(&id);
     }
 
@@ -185,7 +201,12 @@ impl Coordinator {
         PledgeId::new(name).expect("a prefix and 32 digits are a short plain name")
     }
 
-    async fn drive(&self, id: &PledgeId, parts: Vec<Participant>) -> Result<Decided, Stopped> {
+    async fn drive(
+        &self,
+        id: &PledgeId,
+        parts: Vec<Participant>,
+        turnover: Option<&Turnover>,
+    ) -> Result<Decided, Stopped> {
         let mut pledged = self.pledge_all(id, parts).await?;
         let names: Vec<ShardId> = pledged.iter().map(|part| part.shard.clone()).collect();
         let is_latched = self.planted != Some(Planted::SkipLatch);
@@ -200,7 +221,7 @@ impl Coordinator {
         }
         let decision = decision_of(&pledged);
         let redo: Vec<u8> = pledged.iter().filter_map(|part| part.pledge.redo()).flatten().copied().collect();
-        match decision::record(&*self.catalog, &*self.env, id, &decision, &redo).await {
+        match self.decide(id, &decision, &redo, turnover).await {
             Verdict::Recorded => {}
             Verdict::Refused(error) => {
                 roll_back(pledged).await;
@@ -226,6 +247,21 @@ impl Coordinator {
             true => Ok(decided),
             false => self.wait_for_late(id, decided).await,
         }
+    }
+
+    /// Records the decision, and with it what else is decided.
+    async fn decide(&self, id: &PledgeId, decision: &Decision, redo: &[u8], turnover: Option<&Turnover>) -> Verdict {
+        let with = match turnover.map_or_else(|| Ok(catalog::Transaction::new()), Turnover::writes) {
+            Ok(with) => with,
+            Err(error) => return Verdict::Refused(error),
+        };
+        let verdict = decision::record(&*self.catalog, &*self.env, id, decision, redo, with).await;
+        match (&verdict, turnover) {
+            (Verdict::Recorded, Some(turnover)) => turnover.publish(),
+            (Verdict::Unknown(_), Some(turnover)) => turnover.leave_in_doubt(),
+            _ => {}
+        }
+        verdict
     }
 
     /// Every shard promises, or none does.

@@ -3,17 +3,20 @@
 //! The catalog and all shards are on one simulated disk, so one count goes over all of them. A clean run counts the
 //! operations; then the run is repeated for each of them and each way to lose power, the process dies there, a new one
 //! opens the database, and every transaction must be on all its shards or on none; those that were acknowledged must
-//! be there, those that were refused must not (I-20).
+//! be there, those that were refused must not (I-20). The same once more for transactions that change the schema among
+//! their rows: then tables, groups and fences must be there if and only if their rows are.
 
 use super::Planted;
+use crate::database::routing;
+use crate::database::schema::Change;
 use crate::database::{Config, Database};
 use crate::execute::bounds::Bounds;
 use crate::execute::transaction::{Modes, Txn, Visit};
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{CancelToken, Isolation, Request, Statement};
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{SchemaVersion, ShardId};
-use isles_kernel::schema::{SchemaChange, Table};
+use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
+use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::{Crash, Disk};
 use isles_sim::exec::Sim;
@@ -32,6 +35,24 @@ fn counters() -> Table {
         "columns": [{"name": "id", "ty": "int8"}, {"name": "n", "ty": "int8", "nullable": true}],
     }))
     .expect("a valid table")
+}
+
+/// What a transaction does besides its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rows,
+    /// It makes two tables, one of a new group, and gives a column to the table that all change.
+    Schema,
+}
+
+fn reference(name: &str) -> Table {
+    Table { name: name.into(), ..counters() }
+}
+
+fn hashed(name: &str) -> Table {
+    let group = GroupName::new(name).expect("valid");
+    let kind = TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8 };
+    Table { kind, ..reference(name) }
 }
 
 fn config(disk: &Disk, planted: Option<Planted>) -> Config {
@@ -59,7 +80,16 @@ struct Told {
     in_doubt: Vec<i64>,
 }
 
-async fn transfer(database: &Arc<Database>, n: i64) -> Result<(), SqlError> {
+async fn change_schema(database: &Arc<Database>, changes: Vec<SchemaChange>) -> Result<(), SqlError> {
+    let bounds = bounds(database);
+    let guard = Arc::new(database.hold_schema_alone(&bounds).await?);
+    let modes = Modes { isolation: Isolation::Serializable, read_only: false };
+    let mut txn = Txn::begin(database, modes, guard)?;
+    txn.change_schema(&Change { changes, restarts: Vec::new() }, &bounds).await?;
+    txn.commit(&bounds).await
+}
+
+async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), SqlError> {
     let modes = Modes { isolation: Isolation::Serializable, read_only: false };
     let bounds = bounds(database);
     let mut txn = Txn::begin(database, modes, Arc::new(database.hold_schema().await?))?;
@@ -69,20 +99,41 @@ async fn transfer(database: &Arc<Database>, n: i64) -> Result<(), SqlError> {
     let visits: Vec<Visit> = database.names.iter().map(visit).collect();
     txn.enter(&visits, &bounds).await?;
     let insert = Statement::new("INSERT INTO counters (id, n) VALUES ($1, $1)", vec![Value::Int(n)]);
+    everywhere(&mut txn, &insert, &bounds).await?;
+    if kind == Kind::Schema {
+        txn.be_alone(&bounds).await?;
+        let column = Column::new(&format!("c{n}"), DataType::Int8);
+        let tables = vec![
+            SchemaChange::CreateTable(reference(&format!("r{n}"))),
+            SchemaChange::CreateTable(hashed(&format!("h{n}"))),
+        ];
+        txn.change_schema(&Change { changes: tables, restarts: Vec::new() }, &bounds).await?;
+        let fill = Statement::new(format!("INSERT INTO r{n} (id, n) SELECT id, n FROM counters"), vec![]);
+        everywhere(&mut txn, &fill, &bounds).await?;
+        let column = SchemaChange::AddColumn { table: "counters".into(), column };
+        txn.change_schema(&Change { changes: vec![column], restarts: Vec::new() }, &bounds).await?;
+        let mark = Statement::new(format!("UPDATE counters SET c{n} = {n} WHERE id = {n}"), vec![]);
+        everywhere(&mut txn, &mark, &bounds).await?;
+    }
     let update = Statement::new("UPDATE counters SET n = n + 1 WHERE id = 0", vec![]);
-    let work = database.names.iter().map(|name| (name.clone(), vec![insert.clone(), update.clone()])).collect();
-    txn.run(work, &bounds).await?;
+    everywhere(&mut txn, &update, &bounds).await?;
     txn.commit(&bounds).await
 }
 
+async fn everywhere(txn: &mut Txn, statement: &Statement, bounds: &Bounds) -> Result<(), SqlError> {
+    let names: Vec<ShardId> = (0..SHARDS).map(|n| ShardId::new(format!("s{n}")).expect("valid")).collect();
+    let work = names.into_iter().map(|name| (name, vec![statement.clone()])).collect();
+    txn.run(work, bounds).await.map(drop)
+}
+
 /// A first row that every transaction changes, then the transactions.
-async fn work(sim: &Sim, disk: &Disk, told: &mut Told, planted: Option<Planted>) -> Result<(), SqlError> {
+async fn work(sim: &Sim, disk: &Disk, told: &mut Told, planted: Option<Planted>, kind: Kind) -> Result<(), SqlError> {
     let database = open(sim, disk, planted).await?;
     if database.schema().version == SchemaVersion::ZERO {
-        database.change_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(counters())]).await?;
+        change_schema(&database, vec![SchemaChange::CreateTable(counters())]).await?;
     }
     for n in 0..=TRANSACTIONS {
-        match transfer(&database, n).await {
+        match transfer(&database, n, kind).await {
             Ok(()) => told.committed.push(n),
             Err(error) => {
                 if error.sqlstate == "08007" {
@@ -116,8 +167,38 @@ async fn read(database: &Arc<Database>) -> Vec<BTreeMap<i64, i64>> {
     all
 }
 
+/// Whether the tables, groups and fences of a transaction are there if and only if its row is.
+async fn check_schema(database: &Database, rows: &BTreeMap<i64, i64>) -> Result<(), String> {
+    let (schema, routing) = (database.schema(), database.routing.current());
+    for n in 0..=TRANSACTIONS {
+        let group = GroupName::new(format!("h{n}")).expect("valid");
+        let there = [
+            rows.contains_key(&n),
+            schema.tables.contains_key(&format!("r{n}")),
+            schema.tables.contains_key(group.as_str()),
+            schema.tables["counters"].position(&format!("c{n}")).is_some(),
+            routing.buckets(&group).is_some(),
+        ];
+        if there.iter().any(|one| *one != there[0]) {
+            return Err(format!("of transaction {n} there are {there:?}"));
+        }
+        for name in database.names.iter().filter(|_| there[0]) {
+            let shard = database.shards.get(name).await.map_err(|error| error.to_string())?;
+            let units = routing::claimed_of(&routing, &group, name);
+            let claim = Claim { version: routing.version(), units };
+            let sql = format!("SELECT (SELECT count(*) FROM h{n}) + (SELECT count(*) FROM r{n})");
+            let select = Statement::new(sql, vec![]).returning([DataType::Int8]);
+            let found = shard.execute(Request::read(claim, select)).await.map_err(|error| error.to_string())?;
+            if found[0].rows[0] != [Value::Int(n + 1)] {
+                return Err(format!("r{n} has {:?} on {name}", found[0].rows));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What must hold after any crash.
-async fn check(sim: &Sim, disk: &Disk, told: &Told) -> Result<(), String> {
+async fn check(sim: &Sim, disk: &Disk, told: &Told, kind: Kind) -> Result<(), String> {
     let database = open(sim, disk, None).await.map_err(|error| format!("it does not open: {error}"))?;
     if database.schema().version == SchemaVersion::ZERO {
         return if told.committed.is_empty() { Ok(()) } else { Err("the schema is gone".into()) };
@@ -136,8 +217,11 @@ async fn check(sim: &Sim, disk: &Disk, told: &Told) -> Result<(), String> {
     if counted != done {
         return Err(format!("{done} transactions counted {counted}"));
     }
+    if kind == Kind::Schema {
+        check_schema(&database, &found[0]).await?;
+    }
     let next = 100 + done;
-    transfer(&database, next).await.map_err(|error| format!("it does not work: {error}"))?;
+    transfer(&database, next, kind).await.map_err(|error| format!("it does not work: {error}"))?;
     let left = database.catalog().list("commit/", None, 10).await.map_err(|error| error.to_string())?;
     match left.records.len() {
         0..=2 => Ok(()),
@@ -152,13 +236,14 @@ fn life(
     crash: Crash,
     planted: Option<Planted>,
     again: Option<u64>,
+    kind: Kind,
 ) -> Result<bool, String> {
     disk.reset(operation);
     disk.crash_at(operation);
     let mut told = Told::default();
     let sim = Sim::new(operation);
     sim.run(async {
-        let _ = work(&sim, disk, &mut told, planted).await;
+        let _ = work(&sim, disk, &mut told, planted, kind).await;
     })
     .map_err(|stuck| format!("the first life does not end: {stuck}"))?;
     if !disk.is_dead() {
@@ -176,57 +261,72 @@ fn life(
         disk.restart(crash);
     }
     let sim = Sim::new(operation + 2);
-    sim.run(check(&sim, disk, &told)).map_err(|stuck| format!("the next life does not end: {stuck}"))??;
+    sim.run(check(&sim, disk, &told, kind)).map_err(|stuck| format!("the next life does not end: {stuck}"))??;
     Ok(true)
 }
 
-fn count_operations(disk: &Disk) -> u64 {
+fn count_operations(disk: &Disk, kind: Kind) -> u64 {
     disk.reset(0);
     let sim = Sim::new(0);
     let mut told = Told::default();
-    sim.run(async { work(&sim, disk, &mut told, None).await.expect("a clean run") }).expect("it ends");
+    sim.run(async { work(&sim, disk, &mut told, None, kind).await.expect("a clean run") }).expect("it ends");
     assert_eq!(told.committed.len() as i64, TRANSACTIONS + 1);
     disk.counts().operations
+}
+
+fn sweep(seed: u64, kind: Kind) {
+    let disk = Disk::new(seed).expect("a disk");
+    let operations = count_operations(&disk, kind);
+    assert!(operations > 100, "{operations}");
+    for operation in 1..=operations {
+        let crash = Crash::ALL[operation as usize % Crash::ALL.len()];
+        let result = life(&disk, operation, crash, None, None, kind);
+        assert_eq!(result, Ok(true), "crash {crash:?} at operation {operation} of {operations}");
+    }
 }
 
 /// I-20, I-1, I-6 under F1 and F2.
 #[test]
 fn whatever_operation_a_crash_strikes_a_transaction_is_on_all_shards_or_on_none() {
-    let disk = Disk::new(0).expect("a disk");
-    let operations = count_operations(&disk);
-    assert!(operations > 100, "{operations}");
-    for operation in 1..=operations {
-        let crash = Crash::ALL[operation as usize % Crash::ALL.len()];
-        let result = life(&disk, operation, crash, None, None);
-        assert_eq!(result, Ok(true), "crash {crash:?} at operation {operation} of {operations}");
-    }
+    sweep(0, Kind::Rows);
+}
+
+#[test]
+fn whatever_operation_a_crash_strikes_a_schema_and_its_rows_are_everywhere_or_nowhere() {
+    sweep(3, Kind::Schema);
 }
 
 /// I-6: the process also dies while it recovers.
 #[test]
 fn a_crash_during_recovery_changes_nothing() {
-    let disk = Disk::new(1).expect("a disk");
-    let operations = count_operations(&disk);
-    for operation in (operations / 3..=operations).step_by(5) {
-        for again in [3, 9, 17, 28] {
-            let crash = Crash::ALL[(operation + again) as usize % Crash::ALL.len()];
-            let result = life(&disk, operation, crash, None, Some(again));
-            assert_eq!(result, Ok(true), "crash {crash:?} at operation {operation}, then {again} into the recovery");
+    for (seed, kind, step) in [(1, Kind::Rows, 5), (4, Kind::Schema, 7)] {
+        let disk = Disk::new(seed).expect("a disk");
+        let operations = count_operations(&disk, kind);
+        for operation in (operations / 3..=operations).step_by(step) {
+            for again in [3, 9, 17, 28] {
+                let crash = Crash::ALL[(operation + again) as usize % Crash::ALL.len()];
+                let result = life(&disk, operation, crash, None, Some(again), kind);
+                let when = format!("crash {crash:?} at operation {operation}, then {again} into the recovery");
+                assert_eq!(result, Ok(true), "{when}");
+            }
         }
     }
 }
 
-/// I-69: the sweep finds both bugs.
+/// I-69: the sweep finds both bugs, among rows and among schemas.
 #[test]
 fn the_sweep_finds_planted_bugs() {
     let disk = Disk::new(2).expect("a disk");
-    let operations = count_operations(&disk);
-    for bug in [Planted::CommitBeforeDecision, Planted::ForgetBeforeCommit] {
-        let torn = |operation: &u64| {
-            let result = life(&disk, *operation, Crash::Killed, Some(bug), None);
-            matches!(result, Err(why) if why.contains("the shards differ"))
-        };
-        let found = (operations / 4..=operations).filter(torn).count();
-        assert!(found > 0, "{bug:?} was not found");
+    for kind in [Kind::Rows, Kind::Schema] {
+        let operations = count_operations(&disk, kind);
+        for bug in [Planted::CommitBeforeDecision, Planted::ForgetBeforeCommit] {
+            let torn = |operation: &u64| {
+                let result = life(&disk, *operation, Crash::Killed, Some(bug), None, kind);
+                // Shards that differ in their schema are found when they are opened.
+                matches!(result, Err(why) if why.contains("the shards differ") || why.contains("has schema version"))
+            };
+            let found = (operations / 4..=operations).any(|operation| torn(&operation));
+            assert!(found, "{bug:?} was not found among {kind:?}");
+        }
     }
 }

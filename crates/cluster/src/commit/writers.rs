@@ -5,7 +5,8 @@
 //! waiting transactions is found when it closes, and the one that closed it is refused (40P01), as PostgreSQL does.
 //!
 //! A transaction waits for one writer at a time, so the transactions that one waits for, directly and not, form a
-//! chain, and a ring is a chain that leads back.
+//! chain, and a ring is a chain that leads back. One who waits to be alone with the schema waits for all others at once:
+//! a chain that leads to it leads back, whoever began it.
 
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
@@ -27,6 +28,10 @@ struct State {
     shards: BTreeMap<ShardId, Turn>,
     /// What each waiting transaction waits for.
     waits: HashMap<TxnNumber, ShardId>,
+    /// Who waits for all others to end.
+    for_all: Option<TxnNumber>,
+    /// Statements on their own that are at a shard; they wait for its writer and hold none.
+    alone: BTreeMap<ShardId, usize>,
 }
 
 #[derive(Default)]
@@ -42,7 +47,7 @@ impl State {
         let mut at = holder;
         // The chain has no ring yet, so it ends; each step is another waiting transaction.
         for _ in 0..=self.waits.len() {
-            if at == me {
+            if at == me || self.for_all == Some(at) {
                 return true;
             }
             let next = self.waits.get(&at).and_then(|shard| self.shards.get(shard)).and_then(|turn| turn.holder);
@@ -60,6 +65,31 @@ pub(crate) struct WriterTurn {
     writers: Arc<Writers>,
     shard: ShardId,
     txn: TxnNumber,
+}
+
+/// A statement on its own at a shard, until it is dropped.
+pub(crate) struct AtShard {
+    writers: Arc<Writers>,
+    shard: ShardId,
+}
+
+impl Drop for AtShard {
+    fn drop(&mut self) {
+        if let Some(count) = self.writers.state().alone.get_mut(&self.shard) {
+            *count -= 1;
+        }
+    }
+}
+
+/// Says that a transaction waits for all others, until it is dropped.
+pub(crate) struct WaitForAll {
+    writers: Arc<Writers>,
+}
+
+impl Drop for WaitForAll {
+    fn drop(&mut self) {
+        self.writers.state().for_all = None;
+    }
 }
 
 /// A place in the queue; dropping it gives the place up, or the turn that has come meanwhile.
@@ -121,6 +151,37 @@ impl Writers {
         result.map(|()| turn()).map_err(|_| SqlError::new("57014", "canceling statement due to user request"))
     }
 
+    /// Lets it be known that `txn` waits for all others; refused if one of them waits for it. Only one waits so at a
+    /// time.
+    pub(crate) fn wait_for_all(self: &Arc<Self>, txn: TxnNumber) -> Result<WaitForAll, SqlError> {
+        let mut state = self.state();
+        let waits_for_it = |other: &&TxnNumber| **other != txn && state.leads_to(**other, txn);
+        if let Some(shard) = state.waits.keys().find(waits_for_it).and_then(|other| state.waits.get(other)) {
+            return Err(deadlock(shard));
+        }
+        let held = state.shards.iter().filter(|(_, turn)| turn.holder == Some(txn)).map(|(shard, _)| shard);
+        if let Some(shard) = held.into_iter().find(|shard| state.alone.get(*shard).is_some_and(|count| *count > 0)) {
+            return Err(deadlock(shard));
+        }
+        state.for_all = Some(txn);
+        Ok(WaitForAll { writers: self.clone() })
+    }
+
+    /// Lets it be known that a statement on its own goes to a shard's writer; refused if the writer's holder waits for
+    /// all others, of which it would be one.
+    pub(crate) fn at_shard(self: &Arc<Self>, shard: &ShardId) -> Result<AtShard, SqlError> {
+        let mut state = self.state();
+        let holder = state.shards.get(shard).and_then(|turn| turn.holder);
+        if holder.is_some() && holder == state.for_all {
+            return Err(deadlock(shard));
+        }
+        match state.alone.get_mut(shard) {
+            Some(count) => *count += 1,
+            None => drop(state.alone.insert(shard.clone(), 1)),
+        }
+        Ok(AtShard { writers: self.clone(), shard: shard.clone() })
+    }
+
     /// Gives up a turn or a place in the queue, and lets the next one in.
     fn leave(&self, shard: &ShardId, txn: TxnNumber) {
         let mut state = self.state();
@@ -169,6 +230,35 @@ mod tests {
         assert_eq!(error.sqlstate, "40P01");
         drop(turns.pop());
         assert!(second.now_or_never().is_some_and(|turn| turn.is_ok()), "the next one's turn has come");
+    }
+
+    #[tokio::test]
+    async fn one_who_waits_for_all_waits_for_whoever_waits_for_it() {
+        let writers = Arc::new(Writers::default());
+        let _held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        {
+            let _all = writers.wait_for_all(TxnNumber(1)).expect("nobody waits");
+            let error = writers.turn(&shard(0), TxnNumber(2)).await.err().expect("a ring");
+            assert_eq!(error.sqlstate, "40P01");
+        }
+        let s0 = shard(0);
+        let mut waiting = Box::pin(writers.turn(&s0, TxnNumber(2)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let error = writers.wait_for_all(TxnNumber(1)).err().expect("a ring");
+        assert_eq!(error.sqlstate, "40P01");
+    }
+
+    #[tokio::test]
+    async fn a_statement_on_its_own_is_one_of_all_others() {
+        let writers = Arc::new(Writers::default());
+        let _held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let elsewhere = writers.at_shard(&shard(1)).expect("its writer is free");
+        let there = writers.at_shard(&shard(0)).expect("nobody waits for it");
+        assert_eq!(writers.wait_for_all(TxnNumber(1)).err().expect("a ring").sqlstate, "40P01");
+        drop(there);
+        let _all = writers.wait_for_all(TxnNumber(1)).expect("it has gone");
+        assert_eq!(writers.at_shard(&shard(0)).err().expect("a ring").sqlstate, "40P01");
+        drop(elsewhere);
     }
 
     #[tokio::test]

@@ -12,13 +12,15 @@
 //! In reading order:
 //!   * [`shards`]    the shards, open
 //!   * [`routing`]   which shard serves which bucket
-//!   * [`schema`]    one change of the schema on all shards, or on none
+//!   * [`lock`]      who is inside the schema, and who is alone there
+//!   * [`schema`]    how a transaction changes the schema
 //!   * [`sequence`]  numbers that are unique over all shards
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-6   opening can be interrupted at any point, and begins again
 //!   * I-20  nobody is served before every decided commit is carried out
 
+mod lock;
 pub(crate) mod routing;
 pub(crate) mod schema;
 pub(crate) mod sequence;
@@ -40,10 +42,11 @@ use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::Engine;
 use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{SchemaVersion, ShardId};
-use isles_kernel::schema::{Schema, SchemaChange, Sequence};
+use isles_kernel::names::ShardId;
+use isles_kernel::schema::Schema;
+use lock::SchemaLock;
 use routing::Routing;
-use schema::{Failure, Parts};
+pub(crate) use schema::SchemaGuard;
 use sequence::Sequences;
 use serde::{Deserialize, Serialize};
 use shards::ShardSet;
@@ -52,11 +55,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 /// Shards of one database. Each costs some files or connections, and every scan asks all of them.
 pub const MAX_SHARDS: usize = 1_000;
-/// How long DDL waits for the statements and transactions that are running, and they for it.
+/// How long one who changes the schema waits for the statements and transactions that are running, and they for it.
 const SCHEMA_LOCK_LIMIT: Duration = Duration::from_secs(30);
 /// How often prepared transactions that nobody owns are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -134,9 +136,9 @@ pub struct Database {
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
     schema: schema::Current,
-    /// Shared by statements and transactions, exclusive for DDL.
-    schema_lock: Arc<RwLock<()>>,
-    /// A schema change could neither be finished nor undone.
+    /// Shared by statements and transactions, exclusive for those that change the schema.
+    schema_lock: Arc<SchemaLock>,
+    /// The catalog has not said whether it has recorded a change of the schema.
     stuck: AtomicBool,
     txns: AtomicU64,
     /// Transactions that are running.
@@ -151,12 +153,6 @@ impl Drop for Active {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// The schema as a statement sees it; it does not change meanwhile.
-pub(crate) struct SchemaGuard {
-    pub(crate) schema: Arc<Schema>,
-    _lock: OwnedRwLockReadGuard<()>,
 }
 
 fn about_key() -> Key {
@@ -192,8 +188,7 @@ impl Database {
         recover(&*catalog, &shards, &prefix).await?;
         let routing = Routing::open(catalog.clone(), &names).await?;
         routing.set_fences(&shards).await?;
-        let parts = Parts { catalog: &*catalog, shards: &shards, routing: &routing, names: &names };
-        let schema = schema::open(&parts).await?;
+        let schema = schema::open(&*catalog, &shards).await?;
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =
             Coordinator::new(catalog.clone(), shards.clone(), env.clone(), latches.clone(), prefix, config.planted);
@@ -209,7 +204,7 @@ impl Database {
             works: Works::new(names.iter().cloned()),
             names,
             catalog,
-            schema: schema::current(schema),
+            schema: schema::Current::from_pointee(schema),
             schema_lock: Arc::default(),
             stuck: AtomicBool::new(false),
             txns: AtomicU64::new(0),
@@ -295,19 +290,19 @@ impl Database {
     /// The schema, which does not change for as long as the guard lives.
     pub(crate) async fn hold_schema(&self) -> Result<SchemaGuard, SqlError> {
         self.check_schema()?;
-        let lock = match self.schema_lock.clone().try_read_owned() {
-            Ok(lock) => lock,
-            Err(_) => self.within_lock_limit(self.schema_lock.clone().read_owned()).await?,
+        let hold = match self.schema_lock.shared_now() {
+            Some(hold) => hold,
+            None => self.within_lock_limit(self.schema_lock.shared()).await?,
         };
         self.check_schema()?;
-        Ok(SchemaGuard { schema: self.schema(), _lock: lock })
+        Ok(SchemaGuard::new(self.schema(), hold))
     }
 
     fn check_schema(&self) -> Result<(), SqlError> {
         match self.stuck.load(Ordering::SeqCst) {
             false => Ok(()),
-            true => Err(SqlError::new("57P03", "a schema change is not finished on all shards")
-                .with_hint("make all shards reachable, then restart")),
+            true => Err(SqlError::new("57P03", "the schema may have changed: the catalog has not said")
+                .with_hint("restart: then it is known")),
         }
     }
 
@@ -320,43 +315,6 @@ impl Database {
                     .with_detail("the schema is being changed, or transactions that use it do not end"))
             }
         }
-    }
-
-    /// Changes the schema on all shards, if it is still at the version that the changes were computed against.
-    pub(crate) async fn change_schema(
-        &self,
-        from: SchemaVersion,
-        changes: Vec<SchemaChange>,
-    ) -> Result<Arc<Schema>, SqlError> {
-        self.check_schema()?;
-        let lock: OwnedRwLockWriteGuard<()> = self.within_lock_limit(self.schema_lock.clone().write_owned()).await?;
-        let schema = self.schema();
-        if schema.version != from {
-            return Err(SqlError::new("40001", "the schema has changed meanwhile").with_hint("retry the statement"));
-        }
-        let before: Vec<Sequence> = schema.sequences.values().cloned().collect();
-        let parts = Parts { catalog: &*self.catalog, shards: &self.shards, routing: &self.routing, names: &self.names };
-        let changed = schema::change(&parts, &schema, changes).await;
-        let result = match changed {
-            Ok(next) => {
-                self.schema.store(Arc::new(next));
-                Ok(self.schema())
-            }
-            Err(Failure::Refused(error, now)) => {
-                self.schema.store(Arc::new(now));
-                Err(error)
-            }
-            Err(Failure::Stuck(error)) => {
-                self.stuck.store(true, Ordering::SeqCst);
-                Err(error)
-            }
-        };
-        let now = self.schema();
-        before.iter().filter(|old| now.sequences.get(&old.name) != Some(old)).for_each(|old| {
-            self.sequences.forget(&old.name);
-        });
-        drop(lock);
-        result
     }
 
     /// Lets running transactions end, then closes all.

@@ -5,7 +5,7 @@
 //! read again.
 //!
 //! Invariants (docs/invariants.md):
-//!   * I-7  a shard serves a bucket only after its fence says so; a new group's are set before its first table exists
+//!   * I-7  a shard serves a bucket only after its fence says so; a new group's are set in the transaction that makes its first table
 //!   * I-8  the version rises by one with each change
 
 use super::shards::ShardSet;
@@ -26,15 +26,13 @@ const TENANT_GROUP: &str = "tenants";
 const TENANT_BUCKETS: u32 = 64;
 /// How long a change of fences waits for the transactions that are inside.
 const FENCE_TIME: Duration = Duration::from_secs(10);
-/// How often a change that somebody else was faster with is tried again.
-const ATTEMPTS: usize = 5;
 
 pub(crate) struct Routing {
     current: ArcSwap<RoutingPolicy>,
     catalog: Arc<dyn Catalog>,
 }
 
-fn key() -> Key {
+pub(crate) fn key() -> Key {
     Key::new(KEY).expect("a constant without control characters")
 }
 
@@ -68,49 +66,42 @@ impl Routing {
     pub(crate) async fn refresh(&self) -> Result<Arc<RoutingPolicy>, SqlError> {
         if let Some(record) = read(&*self.catalog).await? {
             let policy: RoutingPolicy = record.json().map_err(catalog_error)?;
-            if policy.version() > self.current.load().version() {
-                self.current.store(Arc::new(policy));
-            }
+            self.store(Arc::new(policy));
         }
         Ok(self.current())
     }
 
-    /// Makes sure that the groups are there, each with its number of buckets, and that shards serve them.
-    pub(crate) async fn add_groups(
+    /// The map with these groups, each with its number of buckets, and the record that it was made from; None if they
+    /// are all there.
+    pub(crate) async fn with_groups(
         &self,
         groups: &[(GroupName, u32)],
         names: &[ShardId],
-        shards: &ShardSet,
-    ) -> Result<(), SqlError> {
-        for _ in 0..ATTEMPTS {
-            let stored = read(&*self.catalog).await?;
-            let policy: RoutingPolicy = match &stored {
-                Some(record) => record.json().map_err(catalog_error)?,
-                None => return Err(SqlError::new("XX000", "the routing is gone from the catalog")),
-            };
-            let moves = new_groups(&policy, groups, names)?;
-            if moves.is_empty() {
-                self.current.store(Arc::new(policy));
-                break;
-            }
-            let next = policy.apply(&RoutingChange { moves }).map_err(routing_error)?;
-            let change = Transaction::new().when_as_read(&key(), stored.as_ref()).put_json(key(), &next);
-            match self.catalog.commit(change.map_err(catalog_error)?).await {
-                // Read again to know who was faster, or whether it happened.
-                Err(
-                    crate::catalog::CatalogError::Conflict { .. } | crate::catalog::CatalogError::MayHaveHappened(_),
-                ) => {}
-                Err(error) => return Err(catalog_error(error)),
-                Ok(_) => {
-                    self.current.store(Arc::new(next));
-                    break;
-                }
-            }
+    ) -> Result<Option<(Arc<RoutingPolicy>, Record)>, SqlError> {
+        if new_groups(&self.current(), groups, names)?.is_empty() {
+            return Ok(None);
         }
-        self.set_fences(shards).await
+        let gone = || SqlError::new("XX000", "the routing is gone from the catalog");
+        let stored = read(&*self.catalog).await?.ok_or_else(gone)?;
+        let policy: RoutingPolicy = stored.json().map_err(catalog_error)?;
+        let moves = new_groups(&policy, groups, names)?;
+        if moves.is_empty() {
+            self.store(Arc::new(policy));
+            return Ok(None);
+        }
+        let next = policy.apply(&RoutingChange { moves }).map_err(routing_error)?;
+        Ok(Some((Arc::new(next), stored)))
     }
 
-    /// Opens the fences of what each shard owns and has no fence for.
+    /// Follows a map that has been recorded.
+    pub(crate) fn store(&self, policy: Arc<RoutingPolicy>) {
+        if policy.version() > self.current.load().version() {
+            self.current.store(policy);
+        }
+    }
+
+    /// Opens the fences of what each shard owns and has no fence for. One that is closed or read-only is a move's, and
+    /// not ours to open.
     pub(crate) async fn set_fences(&self, shards: &ShardSet) -> Result<(), SqlError> {
         let policy = self.current();
         for name in shards.names() {
@@ -118,7 +109,7 @@ impl Routing {
             let known = FenceTable::from_fences(shard.fences().await.map_err(|error| error.for_people())?)
                 .map_err(|error| error.for_people())?;
             let missing: Vec<Fence> =
-                owned(&policy, name).into_iter().filter(|(_, unit)| is_missing(&known, unit)).map(|(f, _)| f).collect();
+                owned(&policy, name).into_iter().filter(|fence| !known.speaks_of(&fence.scope)).collect();
             if !missing.is_empty() {
                 shard.set_fences(missing, FENCE_TIME).await.map_err(|error| error.for_people())?;
             }
@@ -157,30 +148,18 @@ fn new_groups(
     Ok(moves)
 }
 
-/// The fences of what a shard owns, each with the claim that it must let in.
-fn owned(policy: &RoutingPolicy, shard: &ShardId) -> Vec<(Fence, Claimed)> {
+/// The fences of what a shard owns.
+pub(crate) fn owned(policy: &RoutingPolicy, shard: &ShardId) -> Vec<Fence> {
     let version = policy.version();
     let open = |scope| Fence { scope, version, mode: FenceMode::Open };
-    let mut fences = vec![(open(FenceScope::Shared), Claimed::Shared)];
+    let mut fences = vec![open(FenceScope::Shared)];
     for (group, ranges) in policy.groups() {
         for range in ranges.iter().filter(|range| range.shard == *shard) {
             let scope = FenceScope::Buckets { group: group.clone(), first: range.first, last: range.last };
-            fences.push((open(scope), Claimed::Buckets(group.clone(), range.first, range.last)));
+            fences.push(open(scope));
         }
     }
     fences
-}
-
-/// Whether no fence speaks of it at all. One that is closed or read-only is a move's, and not ours to open.
-fn is_missing(known: &FenceTable, unit: &Claimed) -> bool {
-    let speaks = |fence: &Fence| match (&fence.scope, unit) {
-        (FenceScope::Shared, Claimed::Shared) => true,
-        (FenceScope::Buckets { group, first, last }, Claimed::Buckets(wanted, from, to)) => {
-            group == wanted && first <= to && from <= last
-        }
-        _ => false,
-    };
-    !known.fences().iter().any(speaks)
 }
 
 /// All buckets of a group that a shard has, as claims.

@@ -1,100 +1,147 @@
-//! Schema changes: one change on all shards, or on none.
+//! The schema of the database, and how a transaction changes it: on all shards, or on none.
 //!
-//!     pending recorded ─► groups routed, fences set ─► each shard changes ─► current recorded, pending gone
-//!          │                                             │ one refuses
-//!          │                                             ▼
-//!          └── crash: the next open goes on      pending says undo ─► every shard back, two versions on ─► recorded
+//!     exclusive hold ─► step: a change in the open transaction of every shard ─► further steps, rows, …
+//!                         │ COMMIT                                     │ ROLLBACK
+//!                         ▼                                            ▼
+//!     pledges ─► decision, schema and routing in one commit      every shard as it was
+//!                of the catalog ─► every shard commits
 //!
-//! The catalog has the schema that statements are bound to. Shards change one after the other while no statement runs
-//! (DDL takes the database's schema lock, which statements share), so nobody sees two schemas.
+//! The catalog has the schema that statements are bound to. A transaction that changes it is alone in the database from
+//! its first change to its end (see [`super::lock`]), so nobody else sees two schemas. It has a schema of its own
+//! meanwhile, in a [`SchemaGuard`]: what it runs is bound to that, and a savepoint remembers which one it was.
 //!
-//! A shard applies a change if it is at the version that the change starts from, and leaves it if it has done so
-//! already; so all steps can be repeated. A shard refuses a change for what is in its tables: duplicate rows under a
-//! new unique key. So a change that can be refused is tried on every shard first, and taken back there. Should a shard
-//! refuse all the same, those that have made the change make its opposite. Versions never fall: all shards, also those
-//! that never made the change, end two versions later with the schema as it was.
+//! A statement that changes the schema outside of a transaction is a transaction of its own. So there is one way for a
+//! schema to change, and it is the way in which rows of several shards change (`commit`): shards refuse a change for
+//! what is in their tables before anything is decided, and a crash leaves all of it or nothing.
+//!
+//! New tables may bring new groups. Their routing is recorded with the decision and their fences are set in the
+//! transactions of the shards, so a group exists if and only if its table was committed.
+//!
+//! Sequences keep their positions in the catalog, and numbers are not given back by a rollback. But a sequence that is
+//! made anew, restarted or altered is so only if the transaction commits: its position is kept with the transaction's
+//! schema, and recorded with the decision. One whose name is new needs no such care: whatever stands under its name
+//! is removed when it is made.
 //!
 //! Invariants (docs/invariants.md):
-//!   * I-6   the recovery of a change can itself be interrupted
-//!   * a table's group is routed and fenced before the table can be named in a statement
+//!   * I-6, I-20  a change is on all shards and in the catalog, or nowhere, whatever crashes
+//!   * a table's group is routed and fenced when the table can be named in a statement, and not before
 
-use super::routing::Routing;
+use super::lock::Hold;
+use super::routing::{self, Routing};
+use super::sequence::{self, Position};
 use super::shards::ShardSet;
-use crate::catalog::{Catalog, Condition, Key, Transaction, Write};
+use super::{Database, SCHEMA_LOCK_LIMIT};
+use crate::catalog::{Catalog, Key, OPERATIONS_MAX, Record, Transaction, Write};
 use crate::commit::decision::catalog_error;
-use isles_engine::error::ShardError;
+use crate::execute::bounds::Bounds;
+use isles_engine::shard::SchemaStep;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
-use isles_kernel::schema::{Schema, SchemaChange, Table, TableKind};
-use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::{Schema, SchemaChange, Sequence, Table, TableKind};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const CURRENT: &str = "schema/current";
-const PENDING: &str = "schema/pending";
+/// Positions of sequences that are gone are removed with the decision, so many of them. The others do no harm.
+const MAX_REMOVED: usize = OPERATIONS_MAX / 2;
 
-/// A change that has been begun.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Pending {
-    from: SchemaVersion,
-    changes: Vec<SchemaChange>,
-    direction: Direction,
+/// Tells schemas apart that plans may have been made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Edition {
+    Committed(SchemaVersion),
+    /// Of a transaction that has not committed. Its version may come again, with another content.
+    Own(u64),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Direction {
-    Forward,
-    /// A shard has refused.
-    Undo,
+/// The schema as a statement sees it; it does not change meanwhile.
+pub(crate) struct SchemaGuard {
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) edition: Edition,
+    /// What else a transaction has of its own that has changed the schema.
+    own: Option<Own>,
+    hold: Arc<Hold>,
 }
 
-/// What changes with the schema.
-pub(crate) struct Parts<'a> {
-    pub(crate) catalog: &'a dyn Catalog,
-    pub(crate) shards: &'a ShardSet,
-    pub(crate) routing: &'a Routing,
-    pub(crate) names: &'a [ShardId],
+struct Own {
+    /// With groups that are new, and the record that it was made from.
+    routing: Option<(Arc<RoutingPolicy>, Record)>,
+    numbers: Numbers,
 }
 
-fn key(name: &str) -> Key {
-    Key::new(name).expect("a constant without control characters")
+type Positions = BTreeMap<String, Position>;
+
+/// Positions of sequences that hold if the transaction commits.
+#[derive(Clone, Default)]
+struct Numbers(Arc<Mutex<Positions>>);
+
+impl Numbers {
+    fn lock(&self) -> MutexGuard<'_, Positions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-pub(crate) fn people(error: ShardError) -> SqlError {
-    error.for_people()
-}
+impl SchemaGuard {
+    pub(crate) fn new(schema: Arc<Schema>, hold: Arc<Hold>) -> SchemaGuard {
+        SchemaGuard { edition: Edition::Committed(schema.version), schema, own: None, hold }
+    }
 
-/// The schema that holds, after whatever a crash left has been finished.
-pub(crate) async fn open(parts: &Parts<'_>) -> Result<Schema, SqlError> {
-    let schema = load(parts.catalog).await?;
-    let pending = parts.catalog.get(&key(PENDING)).await.map_err(catalog_error)?.value;
-    let schema = match pending {
-        None => schema,
-        Some(record) => {
-            let pending: Pending = record.json().map_err(catalog_error)?;
-            match finish(parts, &schema, pending).await {
-                Ok(schema) => schema,
-                // It was refused and undone; the one who asked for it is gone.
-                Err(Failure::Refused(_, schema)) => schema,
-                Err(Failure::Stuck(error)) => return Err(error),
-            }
+    /// Whether it is the schema of a transaction that has changed it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.hold.is_exclusive()
+    }
+
+    /// The routing that goes with it.
+    pub(crate) fn routing(&self, routing: &Routing) -> Arc<RoutingPolicy> {
+        match self.own.as_ref().and_then(|own| own.routing.as_ref()) {
+            Some((policy, _)) => policy.clone(),
+            None => routing.current(),
         }
+    }
+
+    /// The next number of a sequence whose position is the transaction's own; None if it is everyone's.
+    pub(crate) fn next_number(&self, sequence: &Sequence) -> Option<Result<i64, SqlError>> {
+        let mut numbers = self.own.as_ref()?.numbers.lock();
+        let position = numbers.get_mut(&sequence.name)?;
+        Some(sequence::advance(sequence, position))
+    }
+
+    /// As `setval`, for such a sequence.
+    pub(crate) fn set_number(&self, sequence: &Sequence, value: i64, called: bool) -> Option<Result<i64, SqlError>> {
+        let mut numbers = self.own.as_ref()?.numbers.lock();
+        let position = numbers.get_mut(&sequence.name)?;
+        let checked = sequence::check_value(sequence, value);
+        Some(checked.map(|()| {
+            *position = Position { last: value, called };
+            value
+        }))
+    }
+}
+
+fn key() -> Key {
+    Key::new(CURRENT).expect("a constant without control characters")
+}
+
+/// The schema that holds; every shard has it.
+pub(crate) async fn open(catalog: &dyn Catalog, shards: &ShardSet) -> Result<Schema, SqlError> {
+    let schema = match catalog.get(&key()).await.map_err(catalog_error)?.value {
+        Some(record) => record.json().map_err(catalog_error)?,
+        None => Schema::default(),
     };
-    for name in parts.names {
-        check_shard(parts.shards, name, &schema).await?;
+    for name in shards.names() {
+        check_shard(shards, name, &schema).await?;
     }
     Ok(schema)
 }
 
-async fn load(catalog: &dyn Catalog) -> Result<Schema, SqlError> {
-    match catalog.get(&key(CURRENT)).await.map_err(catalog_error)?.value {
-        Some(record) => record.json().map_err(catalog_error),
-        None => Ok(Schema::default()),
-    }
-}
-
 async fn check_shard(shards: &ShardSet, name: &ShardId, schema: &Schema) -> Result<(), SqlError> {
-    let found = shards.get(name).await.map_err(people)?.schema().await.map_err(people)?;
+    let shard = shards.get(name).await.map_err(|error| error.for_people())?;
+    let found = shard.schema().await.map_err(|error| error.for_people())?;
     if found.version == schema.version && found.hash() == schema.hash() {
         return Ok(());
     }
@@ -103,46 +150,6 @@ async fn check_shard(shards: &ShardSet, name: &ShardId, schema: &Schema) -> Resu
         found.version, schema.version
     );
     Err(SqlError::new("55000", message))
-}
-
-/// Why a change did not happen.
-pub(crate) enum Failure {
-    /// A shard refused, and the schema is as it was, at a later version.
-    Refused(SqlError, Schema),
-    /// It can neither be finished nor undone now. Nobody may use the schema before it has been.
-    Stuck(SqlError),
-}
-
-/// Changes the schema of the database, which is `schema` now. `drops` are catalog records that go with it.
-pub(crate) async fn change(parts: &Parts<'_>, schema: &Schema, changes: Vec<SchemaChange>) -> Result<Schema, Failure> {
-    let refused = |error: SqlError| Failure::Refused(error, schema.clone());
-    let next = schema.apply(&changes).map_err(|error| refused(people(error.into())))?;
-    if changes.iter().any(depends_on_rows) {
-        for name in parts.names {
-            let shard = parts.shards.get(name).await.map_err(|error| refused(people(error)))?;
-            let tried = shard.try_schema(schema.version, changes.clone()).await;
-            tried.map_err(|error| refused(people(error)))?;
-        }
-    }
-    parts.routing.add_groups(&groups(&next), parts.names, parts.shards).await.map_err(refused)?;
-    let pending = Pending { from: schema.version, changes, direction: Direction::Forward };
-    let begin = Transaction::new().when(Condition::Absent(key(PENDING))).put_json(key(PENDING), &pending);
-    let begin = begin.map_err(|error| refused(catalog_error(error)))?;
-    parts.catalog.commit(begin).await.map_err(|error| refused(catalog_error(error)))?;
-    finish(parts, schema, pending).await
-}
-
-/// Whether a shard may refuse a change for what is in its tables.
-fn depends_on_rows(change: &SchemaChange) -> bool {
-    match change {
-        SchemaChange::AddColumn { column, .. } => !column.nullable,
-        SchemaChange::AlterColumn { .. }
-        | SchemaChange::Rekey { .. }
-        | SchemaChange::CreateKey { .. }
-        | SchemaChange::AddCheck { .. }
-        | SchemaChange::AddForeignKey { .. } => true,
-        _ => false,
-    }
 }
 
 /// The groups that tables hash to.
@@ -160,142 +167,170 @@ fn group_of(table: &Table) -> Option<(GroupName, u32)> {
     }
 }
 
-/// Takes a change that is recorded to its end.
-async fn finish(parts: &Parts<'_>, schema: &Schema, pending: Pending) -> Result<Schema, Failure> {
-    let stuck = |error: SqlError| Failure::Stuck(error);
-    if pending.direction == Direction::Undo {
-        let why = SqlError::new("55000", "the schema change was undone");
-        let undone = undo(parts, schema, &pending).await.map_err(stuck)?;
-        return Err(Failure::Refused(why, undone));
-    }
-    match forward(parts, &pending).await {
-        Ok(()) => {
-            let next = schema.apply(&pending.changes).map_err(|error| stuck(people(error.into())))?;
-            record(parts.catalog, schema, &next, &pending.changes).await.map_err(stuck)?;
-            Ok(next)
-        }
-        Err(error) if is_refusal(&error) => {
-            let back = Pending { direction: Direction::Undo, ..pending };
-            let note = Transaction::new().put_json(key(PENDING), &back).map_err(|error| stuck(catalog_error(error)))?;
-            parts.catalog.commit(note).await.map_err(|error| stuck(catalog_error(error)))?;
-            let undone = undo(parts, schema, &back).await.map_err(stuck)?;
-            Err(Failure::Refused(people(error), undone))
-        }
-        Err(error) => Err(stuck(people(error))),
-    }
+/// What a statement changes.
+pub(crate) struct Change {
+    pub(crate) changes: Vec<SchemaChange>,
+    /// Sequences whose next number becomes this one.
+    pub(crate) restarts: Vec<(String, i64)>,
 }
 
-async fn forward(parts: &Parts<'_>, pending: &Pending) -> Result<(), ShardError> {
-    for name in parts.names {
-        let shard = parts.shards.get(name).await?;
-        shard.apply_schema(pending.from, pending.changes.clone()).await?;
+/// What a change makes of the schema that a transaction has, and what each shard does for it.
+pub(crate) struct Next {
+    pub(crate) guard: SchemaGuard,
+    pub(crate) steps: Vec<(ShardId, SchemaStep)>,
+}
+
+impl Database {
+    /// The schema for one who will change it, alone from the beginning.
+    pub(crate) async fn hold_schema_alone(&self, bounds: &Bounds) -> Result<SchemaGuard, SqlError> {
+        self.check_schema()?;
+        let hold = self.wait_alone(bounds, self.schema_lock.exclusive()).await?;
+        self.check_schema()?;
+        Ok(SchemaGuard::new(self.schema(), hold))
     }
-    Ok(())
-}
 
-/// Whether the shard has looked at the change and will not make it; anything else may pass by itself.
-fn is_refusal(error: &ShardError) -> bool {
-    matches!(error, ShardError::Statement(_) | ShardError::Limit { .. } | ShardError::Invalid(_))
-}
+    /// Makes one who is inside the only one.
+    pub(crate) async fn upgrade_schema(&self, guard: &SchemaGuard, bounds: &Bounds) -> Result<(), SqlError> {
+        self.wait_alone(bounds, guard.hold.upgrade()).await?
+    }
 
-/// Brings every shard to the schema as it was, two versions later.
-async fn undo(parts: &Parts<'_>, schema: &Schema, pending: &Pending) -> Result<Schema, SqlError> {
-    let (from, made) = (pending.from, pending.from.next());
-    let back = opposite(schema, &pending.changes)?;
-    for name in parts.names {
-        let shard = parts.shards.get(name).await.map_err(people)?;
-        let now = shard.schema().await.map_err(people)?;
-        if now.version == made.next() {
-            continue;
-        }
-        if now.version == from {
-            shard.apply_schema(from, Vec::new()).await.map_err(people)?;
-            shard.apply_schema(made, Vec::new()).await.map_err(people)?;
-        } else if now.hash() == schema.hash() {
-            // It had not made the change, and was interrupted between the two steps.
-            shard.apply_schema(made, Vec::new()).await.map_err(people)?;
-        } else {
-            shard.apply_schema(made, back.clone()).await.map_err(people)?;
+    async fn wait_alone<T>(&self, bounds: &Bounds, wait: impl Future<Output = T>) -> Result<T, SqlError> {
+        let lock = bounds.lock.map_or(SCHEMA_LOCK_LIMIT, |lock| lock.min(SCHEMA_LOCK_LIMIT));
+        let (waiting, limited) = Bounds { lock: Some(lock), ..bounds.clone() }.of_lock(&*self.env);
+        match waiting.wait(&*self.env, wait).await {
+            Err(error) if limited && !bounds.cancel.is_cancelled() && error.sqlstate == "57014" => {
+                Err(SqlError::new("55P03", "canceling statement due to lock timeout")
+                    .with_detail("transactions and statements that use the schema do not end"))
+            }
+            result => result,
         }
     }
-    let undone = Schema { version: made.next(), ..schema.clone() };
-    record(parts.catalog, schema, &undone, &[]).await?;
-    Ok(undone)
-}
 
-/// What takes `changes` back. What cannot be taken back is not refused for what is in a table either.
-fn opposite(schema: &Schema, changes: &[SchemaChange]) -> Result<Vec<SchemaChange>, SqlError> {
-    let one = |change: &SchemaChange| match change {
-        SchemaChange::CreateTable(table) => Ok(SchemaChange::DropTable { table: table.name.clone() }),
-        SchemaChange::AddColumn { table, column } => {
-            Ok(SchemaChange::DropColumn { table: table.clone(), column: column.name.clone() })
-        }
-        SchemaChange::CreateKey { table, key } => {
-            Ok(SchemaChange::DropKey { table: table.clone(), key: key.name.clone() })
-        }
-        SchemaChange::DropKey { table, key } => {
-            let known = schema.tables.get(table).and_then(|table| table.keys.iter().find(|known| known.name == *key));
-            let key = known.cloned().ok_or_else(cannot_undo)?;
-            Ok(SchemaChange::CreateKey { table: table.clone(), key })
-        }
-        SchemaChange::AddCheck { table, check } => {
-            Ok(SchemaChange::DropCheck { table: table.clone(), check: check.name.clone() })
-        }
-        SchemaChange::AddForeignKey { table, foreign_key } => {
-            Ok(SchemaChange::DropForeignKey { table: table.clone(), foreign_key: foreign_key.name.clone() })
-        }
-        SchemaChange::CreateView(view) => Ok(SchemaChange::DropView { view: view.name.clone() }),
-        SchemaChange::CreateSequence(sequence) => Ok(SchemaChange::DropSequence { sequence: sequence.name.clone() }),
-        SchemaChange::CreateObject(object) => Ok(SchemaChange::DropObject { name: object.name.clone() }),
-        SchemaChange::DropObject { name } => {
-            schema.objects.get(name).cloned().map(SchemaChange::CreateObject).ok_or_else(cannot_undo)
-        }
-        _ => Err(cannot_undo()),
-    };
-    changes.iter().rev().map(one).collect()
-}
-
-fn cannot_undo() -> SqlError {
-    SqlError::new("XX000", "a schema change that some shards have made and others refuse cannot be undone")
-}
-
-/// Records what holds now. Sequences that are gone take their positions with them.
-async fn record(
-    catalog: &dyn Catalog,
-    before: &Schema,
-    now: &Schema,
-    changes: &[SchemaChange],
-) -> Result<(), SqlError> {
-    let mut transaction = Transaction::new().put_json(key(CURRENT), now).map_err(catalog_error)?.delete(key(PENDING));
-    for change in changes {
-        if let SchemaChange::RenameSequence { sequence, to } = change
-            && let Some(position) = catalog.get(&super::sequence::key(sequence)?).await.map_err(catalog_error)?.value
-        {
-            transaction = transaction.put(super::sequence::key(to)?, position.value);
-        }
+    /// What `change` makes of the schema of one who is alone.
+    pub(crate) async fn next_schema(&self, guard: &SchemaGuard, change: &Change) -> Result<Next, SqlError> {
+        debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
+        let from = guard.schema.version;
+        let applied = guard.schema.apply(&change.changes);
+        let next = applied.map_err(|error| isles_engine::error::ShardError::from(error).for_people())?;
+        // From the routing that everyone has: however many steps a transaction makes, its version rises by one.
+        let routing = self.routing.with_groups(&groups(&next), &self.names).await?;
+        let numbers = self.renumber(guard, &next, change).await?;
+        let fences = |shard: &ShardId| routing.as_ref().map_or(Vec::new(), |(policy, _)| routing::owned(policy, shard));
+        let step = |shard: &ShardId| SchemaStep { from, changes: change.changes.clone(), fences: fences(shard) };
+        let steps = self.names.iter().map(|shard| (shard.clone(), step(shard))).collect();
+        let guard = SchemaGuard {
+            schema: Arc::new(next),
+            edition: Edition::Own(self.next_txn().0),
+            own: Some(Own { routing, numbers }),
+            hold: guard.hold.clone(),
+        };
+        Ok(Next { guard, steps })
     }
-    let gone = before.sequences.keys().filter(|name| !now.sequences.contains_key(*name));
-    for name in gone {
-        transaction.writes.push(Write::Delete(super::sequence::key(name)?));
-    }
-    match catalog.commit(transaction).await {
-        Ok(_) => Ok(()),
-        // The same record again is harmless, and a catalog that has stopped says so at the next call.
-        Err(crate::catalog::CatalogError::MayHaveHappened(_)) => {
-            let stored = load(catalog).await?;
-            if stored.version == now.version {
-                Ok(())
-            } else {
-                Err(SqlError::new("08007", "the schema may have changed"))
+
+    /// Where the sequences of the next schema stand.
+    async fn renumber(&self, guard: &SchemaGuard, next: &Schema, change: &Change) -> Result<Numbers, SqlError> {
+        let known = guard.own.as_ref().map_or_else(Numbers::default, |own| own.numbers.clone());
+        let mut numbers = known.lock().clone();
+        let before = |name: &str| guard.schema.sequences.get(name);
+        for one in &change.changes {
+            match one {
+                SchemaChange::CreateSequence(new) => self.place(&mut numbers, new, Position::first(new)).await?,
+                SchemaChange::AlterSequence(new) => {
+                    let position = self.position(&mut numbers, before(&new.name).unwrap_or(new)).await?;
+                    self.place(&mut numbers, new, position).await?;
+                }
+                SchemaChange::RenameSequence { sequence, to } => {
+                    if let (Some(old), Some(new)) = (before(sequence), next.sequences.get(to)) {
+                        let position = self.position(&mut numbers, old).await?;
+                        self.place(&mut numbers, new, position).await?;
+                    }
+                }
+                SchemaChange::DropSequence { sequence } => drop(numbers.remove(sequence)),
+                _ => {}
             }
         }
-        Err(error) => Err(catalog_error(error)),
+        for (name, value) in &change.restarts {
+            let Some(sequence) = next.sequences.get(name) else { continue };
+            sequence::check_value(sequence, *value)?;
+            self.place(&mut numbers, sequence, Position { last: *value, called: false }).await?;
+        }
+        // The same map as long as nothing in it was placed: numbers are not given back to a savepoint.
+        let same = *known.lock() == numbers;
+        Ok(if same { known } else { Numbers(Arc::new(Mutex::new(numbers))) })
+    }
+
+    /// Where a sequence stands, taken out of the transaction's own.
+    async fn position(&self, numbers: &mut Positions, sequence: &Sequence) -> Result<Position, SqlError> {
+        match numbers.remove(&sequence.name) {
+            Some(position) => Ok(position),
+            None => self.sequences.position(sequence).await,
+        }
+    }
+
+    /// Gives a sequence its position: for the transaction alone if everyone knows one of this name.
+    async fn place(&self, numbers: &mut Positions, sequence: &Sequence, position: Position) -> Result<(), SqlError> {
+        if self.schema().sequences.contains_key(&sequence.name) {
+            numbers.insert(sequence.name.clone(), position);
+            return Ok(());
+        }
+        self.sequences.place(sequence, position).await
+    }
+}
+
+/// The end of a transaction that has changed the schema: what the catalog records with the decision, and what everyone
+/// sees from then on. For as long as it lives, its transaction is alone.
+pub(crate) struct Turnover {
+    database: Arc<Database>,
+    guard: Arc<SchemaGuard>,
+}
+
+impl Turnover {
+    /// None for a transaction that has left the schema as it was.
+    pub(crate) fn of(database: &Arc<Database>, guard: &Arc<SchemaGuard>) -> Option<Turnover> {
+        guard.is_own().then(|| Turnover { database: database.clone(), guard: guard.clone() })
+    }
+
+    /// What is written with the decision, or not at all.
+    pub(crate) fn writes(&self) -> Result<Transaction, SqlError> {
+        let mut transaction = Transaction::new().put_json(key(), &*self.guard.schema).map_err(catalog_error)?;
+        let Some(own) = &self.guard.own else { return Ok(transaction) };
+        if let Some((policy, stored)) = &own.routing {
+            transaction = transaction.when(stored.unchanged());
+            transaction = transaction.put_json(routing::key(), &**policy).map_err(catalog_error)?;
+        }
+        for (name, position) in own.numbers.lock().iter() {
+            transaction = transaction.put_json(sequence::key(name)?, position).map_err(catalog_error)?;
+        }
+        for name in self.gone().iter().take(MAX_REMOVED) {
+            transaction.writes.push(Write::Delete(sequence::key(name)?));
+        }
+        Ok(transaction)
+    }
+
+    fn gone(&self) -> Vec<String> {
+        let before = self.database.schema();
+        before.sequences.keys().filter(|name| !self.guard.schema.sequences.contains_key(*name)).cloned().collect()
+    }
+
+    /// It is decided: everyone who comes in from now on sees it.
+    pub(crate) fn publish(&self) {
+        let database = &self.database;
+        let before = database.schema();
+        database.schema.store(self.guard.schema.clone());
+        let changed = |old: &&Sequence| self.guard.schema.sequences.get(&old.name) != Some(old);
+        before.sequences.values().filter(changed).for_each(|old| database.sequences.forget(&old.name));
+        let Some(own) = &self.guard.own else { return };
+        own.numbers.lock().keys().for_each(|name| database.sequences.forget(name));
+        if let Some((policy, _)) = &own.routing {
+            database.routing.store(policy.clone());
+        }
+    }
+
+    /// Nobody knows whether it is decided. Who opens the catalog again does.
+    pub(crate) fn leave_in_doubt(&self) {
+        self.database.stuck.store(true, Ordering::SeqCst);
     }
 }
 
 /// Shared by [`super::Database`]: the schema of the moment.
 pub(crate) type Current = arc_swap::ArcSwap<Schema>;
-
-pub(crate) fn current(schema: Schema) -> Current {
-    arc_swap::ArcSwap::new(Arc::new(schema))
-}

@@ -21,9 +21,16 @@ const ATTEMPTS: usize = 20;
 
 /// As PostgreSQL keeps it: the last number, and whether it has been given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Position {
-    last: i64,
-    called: bool,
+pub(crate) struct Position {
+    pub(crate) last: i64,
+    pub(crate) called: bool,
+}
+
+impl Position {
+    /// Of a sequence that has given out nothing.
+    pub(crate) fn first(sequence: &Sequence) -> Position {
+        Position { last: sequence.start, called: false }
+    }
 }
 
 /// Numbers that this process may hand out: `next` and `left - 1` more.
@@ -57,6 +64,25 @@ fn following(sequence: &Sequence, last: i64) -> Option<i64> {
         (None, true) => Some(if sequence.increment > 0 { sequence.min } else { sequence.max }),
         (None, false) => None,
     }
+}
+
+/// Moves a position to the next number.
+pub(crate) fn advance(sequence: &Sequence, position: &mut Position) -> Result<i64, SqlError> {
+    let (block, after) = block(sequence, *position, 1).ok_or_else(|| reached(sequence))?;
+    *position = after;
+    Ok(block.next)
+}
+
+/// Whether a sequence may be set to a value.
+pub(crate) fn check_value(sequence: &Sequence, value: i64) -> Result<(), SqlError> {
+    if (sequence.min..=sequence.max).contains(&value) {
+        return Ok(());
+    }
+    let message = format!(
+        "setval: value {value} is out of bounds for sequence \"{}\" ({}..{})",
+        sequence.name, sequence.min, sequence.max
+    );
+    Err(SqlError::new("22003", message))
 }
 
 /// The next block from a position, without going round.
@@ -111,7 +137,7 @@ impl Sequences {
         let stored = self.catalog.get(&key).await.map_err(catalog_error)?.value;
         let position = match &stored {
             Some(record) => record.json().map_err(catalog_error)?,
-            None => Position { last: sequence.start, called: false },
+            None => Position::first(sequence),
         };
         Ok((key, stored, position))
     }
@@ -134,19 +160,33 @@ impl Sequences {
 
     /// As `setval`.
     pub(crate) async fn set(&self, sequence: &Sequence, value: i64, called: bool) -> Result<i64, SqlError> {
-        if !(sequence.min..=sequence.max).contains(&value) {
-            let message = format!(
-                "setval: value {value} is out of bounds for sequence \"{}\" ({}..{})",
-                sequence.name, sequence.min, sequence.max
-            );
-            return Err(SqlError::new("22003", message));
-        }
+        check_value(sequence, value)?;
         let slot = self.slot(&sequence.name);
         let mut held = slot.lock().await;
         let change = Transaction::new().put_json(key(&sequence.name)?, &Position { last: value, called });
         self.catalog.commit(change.map_err(catalog_error)?).await.map_err(catalog_error)?;
         *held = None;
         Ok(value)
+    }
+
+    /// Where a sequence stands; for one who is alone.
+    pub(crate) async fn position(&self, sequence: &Sequence) -> Result<Position, SqlError> {
+        self.give_back([sequence].into_iter()).await;
+        Ok(self.read(sequence).await?.2)
+    }
+
+    /// Lets a sequence that is made, altered or renamed begin here; for one who is alone.
+    pub(crate) async fn place(&self, sequence: &Sequence, position: Position) -> Result<(), SqlError> {
+        self.forget(&sequence.name);
+        let key = key(&sequence.name)?;
+        let stored = self.catalog.get(&key).await.map_err(catalog_error)?.value;
+        // The first position needs no record, and most sequences that are placed are new.
+        let change = match (stored, position == Position::first(sequence)) {
+            (None, true) => return Ok(()),
+            (Some(_), true) => Transaction::new().delete(key),
+            (_, false) => Transaction::new().put_json(key, &position).map_err(catalog_error)?,
+        };
+        self.catalog.commit(change).await.map(drop).map_err(catalog_error)
     }
 
     /// Forgets what is in memory: the sequence is another one now, or gone.

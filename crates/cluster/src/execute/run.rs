@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
     pub(crate) async fn run(&self, plan: &Plan, within: Within<'_>) -> Result<Output, SqlError> {
         match within {
             Within::Transaction(txn) => {
-                let policy = self.database.routing.current();
+                let policy = self.schema.routing(&self.database.routing);
                 let output = self.run_plan(plan, txn, &policy).await;
                 txn.end_statement();
                 output
@@ -110,7 +110,7 @@ impl<'a> Runner<'a> {
 
     async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
         let mut pause = FIRST_PAUSE;
-        let mut policy = self.database.routing.current();
+        let mut policy = self.schema.routing(&self.database.routing);
         for attempt in 1.. {
             let result = self.attempt_alone(plan, &policy).await;
             match result {
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
-        let policy = self.database.routing.current();
+        let policy = self.schema.routing(&self.database.routing);
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
@@ -233,6 +233,10 @@ impl<'a> Runner<'a> {
         statements: Vec<Statement>,
     ) -> Result<Vec<Outcome>, SqlError> {
         let _active = self.database.enter()?;
+        let _at_writer = match (access, self.engine(shard)?) {
+            (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
+            _ => None,
+        };
         let claim = Claim { version: policy.version(), units: units.to_vec() };
         let limits = self.bounds.limits(&*self.database.env);
         let request = Request { claim, access, statements, limits };
@@ -449,7 +453,7 @@ impl<'a> Runner<'a> {
 
     /// Inserts whole rows within a transaction. Returns how many.
     pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
-        let policy = self.database.routing.current();
+        let policy = self.schema.routing(&self.database.routing);
         let work = self.place_rows(plan, rows, &policy)?;
         Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
     }

@@ -3,7 +3,7 @@
 //!     read  ── SQLite, repeatable read and above: a snapshot, kept ─┐
 //!     write ── SQLite: the shard's writer ◄── nothing changed since ┘ (else 40001)
 //!     both  ── PostgreSQL: one transaction there
-//!     commit ── no writes: nothing; one shard: its own commit; several: the coordinator
+//!     commit ── no writes: nothing; one shard: its own commit; several, or another schema: the coordinator
 //!
 //! A shard is entered when a statement first needs it. A SQLite shard has one writer, so a transaction reads from a
 //! snapshot for as long as it can and takes the writer at its first write. At `read committed` there is no snapshot to
@@ -12,6 +12,9 @@
 //! At `serializable` a transaction that writes must also not depend on what others have changed on shards that it only
 //! read: at its end it takes their writers as well, which fails if they have changed since. So everything that it read
 //! and wrote holds at the moment of its commit.
+//!
+//! A transaction that changes the schema has a part on every shard, each with the change, and is alone in the database.
+//! What it runs afterwards sees its own schema; others see it when it has committed.
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-9   a claim that a shard refuses fails the transaction with 40001, before any effect
@@ -22,6 +25,7 @@ use super::bounds::Bounds;
 use super::work::{Sent, rows_of};
 use crate::commit::Participant;
 use crate::commit::writers::{TxnNumber, WriterTurn};
+use crate::database::schema::{Change, Next, Turnover};
 use crate::database::{Active, Database, SchemaGuard};
 use futures::future::join_all;
 use isles_engine::error::ShardError;
@@ -59,16 +63,22 @@ pub(crate) struct Visit {
     pub(crate) units: Vec<Claimed>,
 }
 
+struct Savepoint {
+    /// Its name on the shards.
+    name: String,
+    schema: Arc<SchemaGuard>,
+}
+
 pub(crate) struct Txn {
     parts: BTreeMap<ShardId, Part>,
     pub(crate) modes: Modes,
     number: TxnNumber,
-    /// Names on the shards, one for each savepoint that is open.
-    savepoints: Vec<String>,
+    /// One for each savepoint that is open.
+    savepoints: Vec<Savepoint>,
     next_savepoint: u64,
     /// Commits over several shards before its first snapshot.
     first_moment: Option<u64>,
-    /// Keeps DDL away from what this transaction has seen.
+    /// Keeps others from changing the schema that this transaction has seen; its own, once it has changed it.
     pub(crate) schema: Arc<SchemaGuard>,
     database: Arc<Database>,
     _active: Active,
@@ -218,8 +228,8 @@ impl Txn {
         };
         let shard = open_shard(&self.database, &visit.shard).await?;
         let mut transaction = shard.begin(begin).await.map_err(|error| noted(&self.database, &visit.shard, error))?;
-        for name in &self.savepoints {
-            transaction.savepoint(name).await.map_err(people)?;
+        for savepoint in &self.savepoints {
+            transaction.savepoint(&savepoint.name).await.map_err(people)?;
         }
         let part = Part { transaction, access, claimed: visit.units.clone(), turn };
         self.parts.insert(visit.shard.clone(), part);
@@ -257,6 +267,35 @@ impl Txn {
         join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
     }
 
+    /// Waits until it is alone in the database, for a change of the schema.
+    pub(crate) async fn be_alone(&mut self, bounds: &Bounds) -> Result<(), SqlError> {
+        if self.schema.is_alone() {
+            return Ok(());
+        }
+        let _waits = self.database.writers.wait_for_all(self.number)?;
+        self.database.upgrade_schema(&self.schema, bounds).await
+    }
+
+    /// Changes the schema on every shard. It is alone.
+    pub(crate) async fn change_schema(&mut self, change: &Change, bounds: &Bounds) -> Result<(), SqlError> {
+        let Next { guard, steps } = self.database.next_schema(&self.schema, change).await?;
+        let version = guard.routing(&self.database.routing).version();
+        let visit = |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: Vec::new() };
+        let visits: Vec<Visit> = steps.iter().map(|(shard, _)| visit(shard)).collect();
+        self.enter(&visits, bounds).await?;
+        let limits = bounds.limits(&*self.database.env);
+        let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
+        let mut jobs = Vec::new();
+        for (shard, step) in steps {
+            let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
+            part.transaction.bound(limits.clone());
+            jobs.push(async move { part.transaction.change_schema(step).await });
+        }
+        join_all(jobs).await.into_iter().collect::<Result<Vec<()>, _>>().map_err(people)?;
+        self.schema = Arc::new(guard);
+        Ok(())
+    }
+
     /// At `read committed` the next statement reads what is committed then.
     pub(crate) fn end_statement(&mut self) {
         if self.modes.isolation == Isolation::ReadCommitted {
@@ -276,7 +315,7 @@ impl Txn {
         for part in self.parts.values_mut() {
             part.transaction.savepoint(&name).await.map_err(people)?;
         }
-        self.savepoints.push(name.clone());
+        self.savepoints.push(Savepoint { name: name.clone(), schema: self.schema.clone() });
         Ok(name)
     }
 
@@ -285,8 +324,10 @@ impl Txn {
         for part in self.parts.values_mut() {
             part.transaction.rollback_to(name).await.map_err(people)?;
         }
-        let at = self.savepoints.iter().position(|known| known == name).map_or(0, |at| at + 1);
-        self.savepoints.truncate(at);
+        if let Some(at) = self.savepoints.iter().position(|known| known.name == name) {
+            self.savepoints.truncate(at + 1);
+            self.schema = self.savepoints[at].schema.clone();
+        }
         Ok(())
     }
 
@@ -294,7 +335,7 @@ impl Txn {
         for part in self.parts.values_mut() {
             part.transaction.release(name).await.map_err(people)?;
         }
-        let at = self.savepoints.iter().position(|known| known == name).unwrap_or(0);
+        let at = self.savepoints.iter().position(|known| known.name == name).unwrap_or(0);
         self.savepoints.truncate(at);
         Ok(())
     }
@@ -326,10 +367,10 @@ impl Txn {
             (_, Isolation::Serializable) => self.guard_reads(reading, bounds).await?,
             _ => Vec::new(),
         };
-        match writing.len() {
-            0 => Ok(()),
-            1 => self.commit_one(writing).await,
-            _ => self.commit_all(writing).await,
+        match (writing.len(), Turnover::of(&self.database, &self.schema)) {
+            (0, None) => Ok(()),
+            (1, None) => self.commit_one(writing).await,
+            (_, turnover) => self.commit_all(writing, turnover).await,
         }
     }
 
@@ -355,10 +396,10 @@ impl Txn {
         Ok(())
     }
 
-    async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
+    async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>, turnover: Option<Turnover>) -> Result<(), SqlError> {
         let participant =
             |(shard, part): (ShardId, Part)| Participant { shard, transaction: part.transaction, turn: part.turn };
-        self.database.coordinator.commit(writing.into_iter().map(participant).collect()).await
+        self.database.coordinator.commit(writing.into_iter().map(participant).collect(), turnover).await
     }
 
     /// Takes the writers of SQLite shards that were only read, unless they have changed since.

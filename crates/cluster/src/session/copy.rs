@@ -6,7 +6,7 @@
 //! Columns that the client does not send get their defaults, row by row, as an INSERT would give them.
 
 use super::known::StatementKnowledge;
-use super::plans::Compiled;
+use super::plans::{Compiled, Planned};
 use super::transact::Slot;
 use super::{Answer, Fields, Result, Session};
 use crate::database::{Database, SchemaGuard};
@@ -97,7 +97,7 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
         false => format!("INSERT INTO {} ({}) VALUES ({})", quoted(table), list(columns), values.join(", ")),
     };
     let params: Vec<_> = types.iter().map(|ty| ty.oid).collect();
-    let prepared = super::plans::prepare(&session.database, &guard.schema, &session.settings, &sql, &params)?;
+    let prepared = super::plans::prepare(&session.database, &Planned::of(&guard), &session.settings, &sql, &params)?;
     let knowledge = session.knowledge(&guard)?;
     let into = match session.open.is_some() {
         true => {

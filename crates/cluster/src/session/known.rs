@@ -163,7 +163,10 @@ impl Sources for StatementKnowledge {
     fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>> {
         Box::pin(async move {
             let sequence = self.sequence(name)?;
-            let value = self.database.sequences.next(&sequence).await?;
+            let value = match self.schema.next_number(&sequence) {
+                Some(value) => value?,
+                None => self.database.sequences.next(&sequence).await?,
+            };
             let mut memory = self.memory();
             memory.values.insert(sequence.name.clone(), value);
             memory.last = Some(sequence.name);
@@ -174,7 +177,10 @@ impl Sources for StatementKnowledge {
     fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>> {
         Box::pin(async move {
             let sequence = self.sequence(name)?;
-            self.database.sequences.set(&sequence, value, called).await?;
+            match self.schema.set_number(&sequence, value, called) {
+                Some(set) => set?,
+                None => self.database.sequences.set(&sequence, value, called).await?,
+            };
             if called {
                 self.memory().values.insert(sequence.name, value);
             }

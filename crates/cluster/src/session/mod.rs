@@ -34,6 +34,7 @@ mod utility;
 pub use copy::{CopyFormat, CopyIn, CopyOut};
 pub use plans::Prepared;
 
+use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
@@ -52,7 +53,7 @@ use isles_sql::system::Facts;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
-use plans::{Compiled, RowsKind};
+use plans::{Compiled, Planned, RowsKind};
 use settings::Settings;
 use statements::{NamedBy, Statements};
 use std::collections::BTreeMap;
@@ -231,7 +232,7 @@ impl Session {
 
     /// Parses, binds and plans one statement. `params` are the types that the client gave; 0 where it gave none.
     pub async fn prepare(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
-        let prepared = self.prepare_now(sql, params);
+        let prepared = self.prepare_now(sql, params).await;
         // As PostgreSQL: what a failed transaction would not run, it does not look at either.
         match &prepared {
             Ok(prepared) => self.check_open(&prepared.compiled).await?,
@@ -244,9 +245,27 @@ impl Session {
         prepared
     }
 
-    fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+    /// Against the schema that the open transaction has, or the present one.
+    async fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
+        let held = self.slot.lock().await.schema();
         let schema = self.database.schema();
-        plans::prepare(&self.database, &schema, &self.settings, sql, params)
+        let planned = match &held {
+            Some(guard) => Planned::of(guard),
+            None => Planned { schema: &schema, edition: Edition::Committed(schema.version) },
+        };
+        plans::prepare(&self.database, &planned, &self.settings, sql, params)
+    }
+
+    /// Reads a parameter that is a name of what is in the schema (`regclass`, `regtype`, …); None for other types.
+    pub async fn read_name(&mut self, ty: Oid, text: &str) -> Option<Result<Value>> {
+        if !isles_sql::system::is_name_type(ty) {
+            return None;
+        }
+        let known = match self.hold_schema().await.and_then(|guard| self.knowledge(&guard)) {
+            Ok(known) => known,
+            Err(error) => return Some(Err(error)),
+        };
+        crate::execute::inputs::Known::system(&known).read(ty, text)
     }
 
     /// Keeps what the protocol has prepared under a name; None is a text without a statement.
@@ -389,10 +408,11 @@ impl Session {
 
     /// The statement as it is planned now.
     fn current(&mut self, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<Arc<Prepared>> {
-        if prepared.version == guard.schema.version && prepared.setting_key == self.settings.meaning().plan_key {
+        if prepared.edition == guard.edition && prepared.setting_key == self.settings.meaning().plan_key {
             return Ok(prepared.clone());
         }
-        let fresh = plans::prepare(&self.database, &guard.schema, &self.settings, &prepared.sql, &prepared.params)?;
+        let planned = Planned::of(guard);
+        let fresh = plans::prepare(&self.database, &planned, &self.settings, &prepared.sql, &prepared.params)?;
         match fresh.fields == prepared.fields && fresh.params == prepared.params {
             true => Ok(fresh),
             false => Err(SqlError::new("0A000", "cached plan must not change result type")),

@@ -6,8 +6,9 @@
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
 use super::Fields;
-use super::settings::Settings;
-use crate::database::Database;
+use super::settings::{DEFAULT_KIND, Settings};
+use crate::database::schema::Edition;
+use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::Schema;
@@ -88,7 +89,7 @@ pub struct Prepared {
     pub origins: Vec<Origin>,
     pub(crate) compiled: Compiled,
     /// What it was planned for.
-    pub(crate) version: SchemaVersion,
+    pub(crate) edition: Edition,
     pub(crate) setting_key: Arc<str>,
 }
 
@@ -138,20 +139,35 @@ impl Plans {
     }
 }
 
-/// Prepares a statement, or finds it prepared.
+/// A schema to plan for.
+pub(crate) struct Planned<'a> {
+    pub(crate) schema: &'a Schema,
+    pub(crate) edition: Edition,
+}
+
+impl<'a> Planned<'a> {
+    pub(crate) fn of(guard: &'a SchemaGuard) -> Planned<'a> {
+        Planned { schema: &guard.schema, edition: guard.edition }
+    }
+}
+
+/// Prepares a statement, or finds it prepared. What is planned for a transaction's own schema is nobody else's.
 pub(crate) fn prepare(
     database: &Database,
-    schema: &Schema,
+    planned: &Planned<'_>,
     settings: &Settings,
     sql: &str,
     params: &[Oid],
 ) -> Result<Arc<Prepared>, SqlError> {
+    let Edition::Committed(version) = planned.edition else {
+        return Ok(Arc::new(compile(database, planned, settings, sql, params)?));
+    };
     let settings_key = settings.meaning().plan_key.clone();
-    let key = CacheKey { sql: sql.into(), params: params.to_vec(), version: schema.version, settings: settings_key };
+    let key = CacheKey { sql: sql.into(), params: params.to_vec(), version, settings: settings_key };
     if let Some(prepared) = database.plans.get(&key) {
         return Ok(prepared);
     }
-    let prepared = Arc::new(compile(database, schema, settings, sql, params)?);
+    let prepared = Arc::new(compile(database, planned, settings, sql, params)?);
     if !depends_on_time(sql) {
         database.plans.put(key, &prepared);
     }
@@ -166,7 +182,7 @@ fn depends_on_time(sql: &str) -> bool {
 
 fn compile(
     database: &Database,
-    schema: &Schema,
+    planned: &Planned<'_>,
     settings: &Settings,
     sql: &str,
     params: &[Oid],
@@ -175,11 +191,14 @@ fn compile(
     let meaning = settings.meaning();
     let values = meaning.values(super::known::now(&*database.env))?;
     let context = BindContext {
-        schema,
+        schema: planned.schema,
         search_path: &meaning.search_path,
         database: &database.name,
         settings: &values,
-        default_kind: DefaultKind::Hash,
+        default_kind: match settings.show(DEFAULT_KIND).as_deref() {
+            Some("tenant") => DefaultKind::Tenant,
+            _ => DefaultKind::Hash,
+        },
         default_buckets: DEFAULT_BUCKETS,
     };
     let bound = bind::bind(&parsed, &context, params)?;
@@ -203,7 +222,7 @@ fn compile(
         fields: fields.map(Fields::from),
         origins: bound.origins,
         compiled,
-        version: schema.version,
+        edition: planned.edition,
         setting_key: meaning.plan_key.clone(),
     })
 }

@@ -34,6 +34,8 @@ pub(crate) const SERVER_VERSION_NUM: &str = "150012";
 
 pub(crate) const TENANT: &str = "isles.tenant";
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
+/// The kind of tables that are made without one.
+pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
 
 /// What a setting takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,6 +113,7 @@ const KNOWN: &[Known] = &[
     known("integer_datetimes", Kind::Fixed, "on"),
     known("intervalstyle", Kind::Word(&["postgres", "postgres_verbose", "sql_standard", "iso_8601"]), "postgres"),
     known("is_superuser", Kind::Fixed, "on"),
+    known(DEFAULT_KIND, Kind::Word(&["hash", "tenant"]), "hash"),
     known(NULL_TENANT, Kind::Bool, "off"),
     known(TENANT, Kind::Tenant, ""),
     known("jit", Kind::Bool, "off"),
@@ -235,7 +238,7 @@ impl Meaning {
         let raw = |name: &str| texts.get(name).map_or("", String::as_str);
         // Zero is none.
         let time = |name: &str| raw(name).parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
-        let planned = ["search_path", "timezone", "datestyle", "intervalstyle"];
+        let planned = ["search_path", "timezone", "datestyle", "intervalstyle", DEFAULT_KIND];
         Meaning {
             plan_key: planned.map(raw).join("\n").into(),
             search_path: search_path(raw("search_path")),

@@ -1,11 +1,13 @@
 //! Statements that are not about rows: one `match`, and what each does below it in the same order.
 
 use super::cursor::{Cursor, MAX_CURSORS};
-use super::plans::{Compiled, Prepared, text_field};
+use super::plans::{self, Compiled, Planned, Prepared, text_field};
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
-use crate::execute::bounds;
+use crate::database::SchemaGuard;
+use crate::database::schema::Change;
+use crate::execute::bounds::{self, Bounds};
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, SchemaChange, TableKind};
@@ -15,9 +17,12 @@ use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, RoleStatement, Set
 use isles_sql::tree::Field;
 use isles_sql::types::{INT8, Oid, Type};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How often DDL that was computed against a schema of a moment ago is computed anew.
+/// How often a change of the schema that conflicts with others is begun.
 const DDL_ATTEMPTS: usize = 5;
+/// How long one may take when the client has set no limit.
+const MAX_SCHEMA_TIME: Duration = Duration::from_secs(3_600);
 
 /// The columns that a utility returns, known before it runs; those of FETCH and EXECUTE depend on the session.
 pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
@@ -89,7 +94,7 @@ impl Session {
             }
             Utility::Discard(what) => self.discard(*what).await.and_then(|()| done(tag)),
             Utility::Prepare { name, types, statement } => {
-                self.name_statement(name, types, statement).and_then(|()| done(tag))
+                self.name_statement(name, types, statement).await.and_then(|()| done(tag))
             }
             Utility::Execute { name, args } => self.execute_named(name, args).await,
             Utility::Deallocate { name } => self.deallocate(name.as_deref()).and_then(|()| done(tag)),
@@ -188,7 +193,10 @@ impl Session {
     async fn show_isles(&self, what: ShowIsles) -> Result<Vec<Vec<Value>>> {
         match what {
             ShowIsles::Shards => self.show_shards().await,
-            ShowIsles::Tables => Ok(show_tables(&self.database.schema())),
+            ShowIsles::Tables => {
+                let held = self.slot.lock().await.schema();
+                Ok(show_tables(&held.map_or_else(|| self.database.schema(), |guard| guard.schema.clone())))
+            }
             ShowIsles::Routes => Ok(self.show_routes()),
             ShowIsles::Limits => Ok(show_limits()),
         }
@@ -261,9 +269,9 @@ impl Session {
         *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Default::default();
     }
 
-    fn name_statement(&mut self, name: &str, types: &[Type], statement: &str) -> Result<()> {
+    async fn name_statement(&mut self, name: &str, types: &[Type], statement: &str) -> Result<()> {
         let types: Vec<Oid> = types.iter().map(|ty| ty.oid).collect();
-        let prepared = self.prepare_now(statement, &types)?;
+        let prepared = self.prepare_now(statement, &types).await?;
         let now = known::now(&*self.database.env);
         self.named().keep(name.into(), Some(prepared), NamedBy::Sql, now)
     }
@@ -294,7 +302,7 @@ impl Session {
 
     /// Runs a query of our own and gathers its rows.
     pub(super) async fn query(&mut self, sql: &str) -> Result<(Fields, Vec<Vec<Value>>)> {
-        let prepared = self.prepare_now(sql, &[])?;
+        let prepared = self.prepare_now(sql, &[]).await?;
         let rows = self.gather(&prepared, &[]).await?;
         Ok((prepared.fields.clone().unwrap_or_default(), rows))
     }
@@ -327,7 +335,7 @@ impl Session {
         if self.cursors.len() >= MAX_CURSORS {
             return Err(SqlError::new("54000", format!("a session has at most {MAX_CURSORS} cursors")));
         }
-        let prepared = self.prepare_now(&declare.query, types)?;
+        let prepared = self.prepare_now(&declare.query, types).await?;
         let rows = self.gather(&prepared, &params).await?;
         let mut cursor = Cursor::new(prepared, rows, declare.hold, declare.scroll, self.depth())?;
         cursor.fresh = self.open.is_some();
@@ -353,90 +361,137 @@ impl Session {
         Ok(())
     }
 
-    /// Rows of all these tables, in one transaction.
-    async fn truncate(&mut self, tables: &[String], restart: &[String]) -> Result<()> {
-        let alone = self.open.is_none();
-        if alone {
-            self.begin_implicit();
-        }
-        let done = self.delete_all(tables).await;
-        let ended = match (alone, done.is_ok()) {
-            (true, true) => self.commit().await,
-            (true, false) => {
+    /// Ends a transaction that was begun for one statement.
+    async fn end_own<T>(&mut self, done: Result<T>) -> Result<T> {
+        match done {
+            Ok(value) => self.commit().await.map(|()| value),
+            Err(error) => {
                 self.roll_back().await;
-                Ok(())
+                Err(error)
             }
-            (false, _) => Ok(()),
-        };
-        done.and(ended)?;
-        let schema = self.database.schema();
-        for sequence in restart.iter().filter_map(|name| schema.sequences.get(name)) {
-            self.database.sequences.set(sequence, sequence.start, false).await?;
         }
-        Ok(())
     }
 
-    async fn delete_all(&mut self, tables: &[String]) -> Result<()> {
+    /// Rows of all these tables, in one transaction.
+    async fn truncate(&mut self, tables: &[String], restart: &[String]) -> Result<()> {
+        if self.modes().read_only {
+            return Err(SqlError::new("25006", "cannot execute TRUNCATE TABLE in a read-only transaction"));
+        }
+        if self.open.is_some() {
+            return self.truncate_within(tables, restart).await;
+        }
+        self.begin_implicit();
+        let done = self.truncate_within(tables, restart).await;
+        self.end_own(done).await
+    }
+
+    async fn truncate_within(&mut self, tables: &[String], restart: &[String]) -> Result<()> {
+        let bounds = self.schema_bounds();
+        let guard = match restart.is_empty() {
+            true => None,
+            false => Some(self.be_alone(&bounds).await?),
+        };
         for table in tables {
             let sql = format!("DELETE FROM \"public\".\"{}\"", table.replace('"', "\"\""));
             self.query(&sql).await?;
         }
-        Ok(())
+        let Some(guard) = guard else { return Ok(()) };
+        let sequences = restart.iter().filter_map(|name| guard.schema.sequences.get(name));
+        let restarts = sequences.map(|sequence| (sequence.name.clone(), sequence.start)).collect();
+        self.change_schema(&Change { changes: Vec::new(), restarts }, &bounds).await
     }
 
-    /// Changes the schema. The statement is bound anew if the schema was another one when it was.
+    /// Changes the schema: in the open transaction, or in one of its own, which is begun again if it conflicts.
     async fn ddl(&mut self, change: &DdlChange, prepared: &Arc<Prepared>) -> Result<Answer> {
-        if self.in_block() || self.has_begun().await {
-            return Err(SqlError::unsupported(format!("{} cannot run inside a transaction block", change.tag))
-                .with_hint("run it on its own: it takes effect on all shards at once, or on none"));
+        if self.modes().read_only {
+            let message = format!("cannot execute {} in a read-only transaction", change.tag);
+            return Err(SqlError::new("25006", message));
         }
-        let mut change = change.clone();
-        let mut version = prepared.version;
-        for _ in 0..DDL_ATTEMPTS {
-            let schema = self.database.schema();
-            if schema.version != version {
-                let fresh = self.prepare_now(&prepared.sql, &[])?;
-                version = fresh.version;
-                match &fresh.compiled {
-                    Compiled::Utility(utility) => match &**utility {
-                        Utility::Ddl(fresh) => change = DdlChange::clone(fresh),
-                        _ => return Err(SqlError::new("XX000", "the statement has become another one")),
-                    },
-                    _ => return Err(SqlError::new("XX000", "the statement has become another one")),
-                }
-            }
-            match self.apply_ddl(&change, version).await {
-                Err(error) if error.sqlstate == "40001" => {}
+        if self.open.is_some() {
+            return match change.concurrently {
+                Some(what) => Err(SqlError::new("25001", format!("{what} cannot run inside a transaction block"))),
+                None => self.ddl_within(change, prepared).await,
+            };
+        }
+        for _ in 1..DDL_ATTEMPTS {
+            self.begin_implicit();
+            let done = self.ddl_within(change, prepared).await;
+            match self.end_own(done).await {
+                Err(error) if matches!(error.sqlstate, "40001" | "40P01") => {}
                 result => return result,
             }
         }
-        Err(SqlError::new("40001", "the schema keeps changing"))
+        self.begin_implicit();
+        let done = self.ddl_within(change, prepared).await;
+        self.end_own(done).await
     }
 
-    async fn apply_ddl(&mut self, change: &DdlChange, version: isles_kernel::names::SchemaVersion) -> Result<Answer> {
-        let mut schema = self.database.schema();
-        if !change.changes.is_empty() {
-            let changes = self.with_computed_defaults(change).await?;
-            schema = self.database.change_schema(version, changes).await?;
+    async fn ddl_within(&mut self, change: &DdlChange, prepared: &Arc<Prepared>) -> Result<Answer> {
+        let held = self.hold_schema().await?;
+        let known = self.ddl_of(change, prepared, &held)?;
+        drop(held);
+        if known.is_nothing() {
+            self.notices.extend(known.notices.iter().map(|notice| ("NOTICE", notice.clone())));
+            return done(known.tag);
         }
-        for notice in &change.notices {
-            self.notices.push(("NOTICE", notice.clone()));
+        let bounds = self.schema_bounds();
+        let guard = self.be_alone(&bounds).await?;
+        let change = self.ddl_of(change, prepared, &guard)?;
+        drop(guard);
+        if !change.changes.is_empty() || !change.restarts.is_empty() {
+            let changes = self.with_computed_defaults(&change).await?;
+            self.change_schema(&Change { changes, restarts: change.restarts.clone() }, &bounds).await?;
         }
-        for (name, value) in &change.restarts {
-            if let Some(sequence) = schema.sequences.get(name) {
-                self.database.sequences.set(sequence, *value, false).await?;
-            }
+        self.notices.extend(change.notices.iter().map(|notice| ("NOTICE", notice.clone())));
+        let Some(sql) = &change.then else { return done(change.tag) };
+        let prepared = self.prepare_now(sql, &[]).await?;
+        match Box::pin(self.execute_now(&prepared, Vec::new())).await? {
+            Answer::Done { tag } => done(tag.replace("INSERT 0", change.tag)),
+            other => Ok(other),
         }
-        match &change.then {
-            None => done(change.tag),
-            Some(sql) => {
-                let prepared = self.prepare_now(sql, &[])?;
-                match Box::pin(self.execute_now(&prepared, Vec::new())).await? {
-                    Answer::Done { tag } => done(tag.replace("INSERT 0", change.tag)),
-                    other => Ok(other),
-                }
-            }
+    }
+
+    /// What the statement changes, bound anew if the schema was another one when it was bound.
+    fn ddl_of(&self, change: &DdlChange, prepared: &Arc<Prepared>, guard: &SchemaGuard) -> Result<DdlChange> {
+        if prepared.edition == guard.edition && prepared.setting_key == self.settings.meaning().plan_key {
+            return Ok(change.clone());
         }
+        let fresh = plans::prepare(&self.database, &Planned::of(guard), &self.settings, &prepared.sql, &[])?;
+        match &fresh.compiled {
+            Compiled::Utility(utility) => match &**utility {
+                Utility::Ddl(fresh) => Ok(DdlChange::clone(fresh)),
+                _ => Err(SqlError::new("XX000", "the statement has become another one")),
+            },
+            _ => Err(SqlError::new("XX000", "the statement has become another one")),
+        }
+    }
+
+    /// Lets the open transaction be alone in the database; returns the schema that it has then. One that has done
+    /// nothing yet comes in alone, and so waits for nobody who waits for it.
+    async fn be_alone(&mut self, bounds: &Bounds) -> Result<Arc<SchemaGuard>> {
+        if !self.has_begun().await {
+            let guard = Arc::new(self.database.hold_schema_alone(bounds).await?);
+            self.enter_transaction(&guard).await?;
+            return Ok(guard);
+        }
+        let mut slot = self.slot.lock().await;
+        let txn = slot.txn()?;
+        txn.be_alone(bounds).await?;
+        Ok(txn.schema.clone())
+    }
+
+    async fn change_schema(&mut self, change: &Change, bounds: &Bounds) -> Result<()> {
+        let mut slot = self.slot.lock().await;
+        let changed = slot.txn()?.change_schema(change, bounds).await;
+        slot.touch(self.database.env.elapsed());
+        changed
+    }
+
+    /// A change of the schema may have to read whole tables.
+    fn schema_bounds(&self) -> Bounds {
+        let time = self.settings.meaning().statement_timeout.unwrap_or(MAX_SCHEMA_TIME);
+        let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
+        Bounds { lock: self.settings.meaning().lock_timeout, ..bounds }
     }
 
     /// The changes, where a new column's default has the value of this moment, which the rows that are there get.
@@ -456,7 +511,7 @@ impl Session {
 
     /// The value of an expression over nothing.
     async fn value_of(&mut self, expression: &str) -> Result<Value> {
-        let prepared = self.prepare_now(&format!("SELECT {expression}"), &[])?;
+        let prepared = self.prepare_now(&format!("SELECT {expression}"), &[]).await?;
         let Answer::Rows(mut rows) = Box::pin(self.execute_now(&prepared, Vec::new())).await? else {
             return Err(SqlError::new("XX000", "an expression returned no rows"));
         };

@@ -5,5 +5,6 @@
 mod explain;
 mod harness;
 mod postgres;
+mod schema;
 mod statements;
 mod transactions;

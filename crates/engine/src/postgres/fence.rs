@@ -278,6 +278,16 @@ pub(super) async fn set(conn: &Conn, fences: &[Fence], time: Duration) -> Result
     store(conn, &table).await
 }
 
+/// Opens fences of units that nobody knows yet, within a transaction: there is nobody inside to wait for.
+pub(super) async fn open_missing(conn: &Conn, fences: &[Fence]) -> Result<()> {
+    let lock = "LOCK TABLE _isles.fence IN SHARE ROW EXCLUSIVE MODE";
+    conn.batch_execute(lock).await.map_err(fault::before_commit)?;
+    let known = FenceTable::from_fences(load(conn).await?)?;
+    let mut table = known.clone();
+    fences.iter().try_for_each(|fence| table.set_missing(fence))?;
+    if table == known { Ok(()) } else { store(conn, &table).await }
+}
+
 pub(super) async fn load(client: &Client) -> Result<Vec<Fence>> {
     let text = "SELECT kind, name, first, last, version, mode FROM _isles.fence";
     let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;

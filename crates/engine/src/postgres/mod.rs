@@ -87,7 +87,7 @@ struct Inner {
     id: ShardId,
     env: Arc<dyn Env>,
     options: PostgresOptions,
-    clients: Connections,
+    clients: Arc<Connections>,
     control: Arc<Connections>,
     admin: Connections,
     /// The schema as last seen; its version is compared with the shard's before it is used.
@@ -107,7 +107,7 @@ impl PostgresShard {
         let pool = |size: usize| Connections::new(config.clone(), size, env.clone());
         let inner = Inner {
             id,
-            clients: pool(options.connections)?,
+            clients: Arc::new(pool(options.connections)?),
             control: Arc::new(pool(CONTROL_CONNECTIONS)?),
             admin: pool(ADMIN_CONNECTIONS)?,
             env: env.clone(),
@@ -448,16 +448,6 @@ impl Shard for PostgresShard {
         self.inner.within_commit(OWN_LIMIT, &commit, self.inner.apply_schema(&commit, from, &changes)).await
     }
 
-    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
-        let work = async {
-            let conn = self.inner.admin.lend().await?;
-            let tried = schema::apply(&conn, from, &changes).await;
-            conn.finish(Ended::Open);
-            tried.map(drop)
-        };
-        self.inner.within(OWN_LIMIT, work).await
-    }
-
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.inner.within(OWN_LIMIT, self.inner.current_schema()).await
     }
@@ -467,7 +457,12 @@ impl Shard for PostgresShard {
     }
 
     async fn redeem(&self, id: &PledgeId, _redo: Option<Vec<u8>>) -> Result<()> {
-        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Commit)).await
+        let word = pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Commit);
+        self.inner.within(OWN_LIMIT, word).await?;
+        // It may have changed the schema.
+        self.inner.clients.forget_statements();
+        self.inner.control.forget_statements();
+        Ok(())
     }
 
     async fn revoke(&self, id: &PledgeId) -> Result<()> {

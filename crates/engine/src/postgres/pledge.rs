@@ -85,17 +85,15 @@ pub(super) async fn list(control: &Connections, shard: &ShardId, prefix: &str) -
 }
 
 pub(super) struct PgPledge {
-    control: Arc<Connections>,
-    env: Arc<dyn Env>,
-    shard: ShardId,
-    id: PledgeId,
+    pub(super) control: Arc<Connections>,
+    /// Of a transaction that has changed the schema: the clients' connections, whose prepared statements it makes old.
+    pub(super) changed: Option<Arc<Connections>>,
+    pub(super) env: Arc<dyn Env>,
+    pub(super) shard: ShardId,
+    pub(super) id: PledgeId,
 }
 
 impl PgPledge {
-    pub(super) fn new(control: Arc<Connections>, env: Arc<dyn Env>, shard: ShardId, id: PledgeId) -> PgPledge {
-        PgPledge { control, env, shard, id }
-    }
-
     async fn say(&self, word: Word) -> Result<()> {
         let work = Box::pin(end(&self.control, &self.shard, &self.id, word));
         bounded(self.env.as_ref(), &Limits::default(), WORD_LIMIT, work).await?
@@ -109,7 +107,12 @@ impl Pledge for PgPledge {
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {
-        self.say(Word::Commit).await
+        self.say(Word::Commit).await?;
+        if let Some(clients) = &self.changed {
+            clients.forget_statements();
+            self.control.forget_statements();
+        }
+        Ok(())
     }
 
     async fn rollback(self: Box<Self>) -> Result<()> {

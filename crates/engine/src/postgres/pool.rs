@@ -198,6 +198,13 @@ impl Conn {
         }
     }
 
+    /// Forgets all prepared statements of this connection.
+    pub(super) fn forget_all(&self) {
+        if let Some(object) = &self.object {
+            object.statement_cache.clear();
+        }
+    }
+
     /// Prepares a statement for one use: what it means depends on the transaction.
     pub(super) async fn prepare_once(&self, sql: &str) -> Result<Statement> {
         Client::prepare(self, sql).await.map_err(fault::before_commit)

@@ -6,9 +6,10 @@
 //! locks on the tables it alters, so no record of theirs can be on the wrong side of it.
 
 use super::ddl::{self, Capture};
-use super::fault;
 use super::pool::Conn;
+use super::{fault, fence};
 use crate::error::{Result, ShardError};
+use crate::shard::SchemaStep;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::collections::BTreeMap;
@@ -44,15 +45,37 @@ pub(super) async fn history(client: &Client) -> Result<BTreeMap<i64, Arc<Schema>
     rows.iter().map(|row| Ok((row.get(0), Arc::new(parse(row.get(1))?)))).collect()
 }
 
+/// Makes a change of an open transaction.
+pub(super) async fn step(conn: &Conn, step: &SchemaStep) -> Result<()> {
+    let limits = format!("SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
+    conn.batch_execute(&limits).await.map_err(fault::before_commit)?;
+    let capture = lock(conn).await?;
+    let current = load(conn).await?;
+    if current.version != step.from {
+        return Err(ShardError::Conflict(format!("the schema is at version {}, not {}", current.version, step.from)));
+    }
+    let next = current.apply(&step.changes)?;
+    run(conn, &current, &step.changes, capture).await?;
+    store(conn, &next).await?;
+    if !step.fences.is_empty() {
+        fence::open_missing(conn, &step.fences).await?;
+    }
+    conn.batch_execute("SET LOCAL lock_timeout = 0").await.map_err(fault::before_commit)
+}
+
+/// Changes of the schema and switches of the capture take turns: a new table must know whether it is captured.
+async fn lock(conn: &Conn) -> Result<Capture> {
+    let lock = "SELECT EXISTS (SELECT FROM _isles.consumer) FROM _isles.meta FOR UPDATE OF meta";
+    let row = conn.query_one(lock, &[]).await.map_err(fault::before_commit)?;
+    Ok(if row.get(0) { Capture::On } else { Capture::Off })
+}
+
 /// Applies changes in one transaction. Returns the schema that holds now, and whether that is new.
 pub(super) async fn apply(conn: &Conn, from: SchemaVersion, changes: &[SchemaChange]) -> Result<(Schema, bool)> {
     let begin =
         format!("BEGIN READ WRITE; SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
     conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
-    // Changes of the schema and switches of the capture take turns: a new table must know whether it is captured.
-    let lock = "SELECT EXISTS (SELECT FROM _isles.consumer) FROM _isles.meta FOR UPDATE OF meta";
-    let row = conn.query_one(lock, &[]).await.map_err(fault::before_commit)?;
-    let capture = if row.get(0) { Capture::On } else { Capture::Off };
+    let capture = lock(conn).await?;
     let current = load(conn).await?;
     if current.version == from {
         let next = current.apply(changes)?;

@@ -22,20 +22,21 @@ use super::fence::{ENTER, Entry};
 use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
+use super::schema;
 use super::value::{Param, Raw, decode};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim};
+use crate::fence::{Access, Claim, Claimed, FenceScope};
 use crate::shard::{
     Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Pledge,
-    Request, Row, Statement, Transaction,
+    Request, Row, SchemaStep, Statement, Transaction,
 };
 use async_trait::async_trait;
 use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt};
-use isles_kernel::names::{PledgeId, ShardId};
+use isles_kernel::names::{GroupName, PledgeId, ShardId};
 use isles_kernel::value::{DataType, Value};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -374,7 +375,7 @@ pub(super) fn read_value(row: &tokio_postgres::Row, at: usize, ty: DataType) -> 
 /// Begins an interactive transaction.
 pub(super) async fn begin(
     shard: &ShardId,
-    connections: &Connections,
+    connections: &Arc<Connections>,
     control: &Arc<Connections>,
     env: &Arc<dyn Env>,
     begin: Begin,
@@ -386,6 +387,7 @@ pub(super) async fn begin(
         let mut transaction = PgTransaction {
             shard: shard.clone(),
             conn: None,
+            clients: connections.clone(),
             control: control.clone(),
             env: env.clone(),
             access: begin.access,
@@ -395,6 +397,7 @@ pub(super) async fn begin(
             failed: false,
             cursors: BTreeMap::new(),
             next_cursor: 0,
+            changed: None,
         };
         match transaction.enter(&conn, Some(text), begin.claim).await {
             Ok(()) => {
@@ -422,6 +425,8 @@ pub(super) struct PgTransaction {
     shard: ShardId,
     /// None once the connection is lost or has been given back.
     conn: Option<Conn>,
+    /// Where the connection is from.
+    clients: Arc<Connections>,
     /// For looking at the fences with a fresh snapshot.
     control: Arc<Connections>,
     env: Arc<dyn Env>,
@@ -434,13 +439,15 @@ pub(super) struct PgTransaction {
     failed: bool,
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
+    /// Once it has changed the schema: the groups that it has made. Nobody else knows them yet.
+    changed: Option<BTreeSet<GroupName>>,
 }
 
 impl Drop for PgTransaction {
     /// Rolls back. The connection is here only between two steps, when it is idle: so it can be used again.
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
-            conn.finish(Ended::Open);
+            self.give_back(conn, Ended::Open);
         }
     }
 }
@@ -595,6 +602,14 @@ impl PgTransaction {
         result
     }
 
+    /// Gives the connection back when the transaction has ended. What was prepared under a schema of its own goes.
+    fn give_back(&self, conn: Conn, ended: Ended) {
+        if self.changed.is_some() {
+            conn.forget_all();
+        }
+        conn.finish(ended);
+    }
+
     async fn step(&mut self, conn: Conn, sql: String) -> Result<()> {
         let done = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &sql)).await;
         self.end_step(conn, done)
@@ -614,6 +629,26 @@ impl PgTransaction {
 
     /// Begins, if it has not begun, and passes the fences of `claim`.
     async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
+        let (own, others) = self.split(claim);
+        self.enter_units(conn, begin, others, self.isolation).await?;
+        match own.units.is_empty() {
+            true => Ok(()),
+            // Others do not see the groups that this transaction has made, so there is nothing to compare with.
+            false => self.enter_units(conn, None, own, Isolation::ReadCommitted).await,
+        }
+    }
+
+    /// The units of groups that the transaction has made, and the others.
+    fn split(&self, claim: Claim) -> (Claim, Claim) {
+        let is_own = |unit: &Claimed| match (unit, &self.changed) {
+            (Claimed::Bucket(group, _) | Claimed::Buckets(group, ..), Some(own)) => own.contains(group),
+            _ => false,
+        };
+        let (own, others) = claim.units.into_iter().partition(is_own);
+        (Claim { version: claim.version, units: own }, Claim { version: claim.version, units: others })
+    }
+
+    async fn enter_units(&self, conn: &Conn, begin: Option<String>, claim: Claim, isolation: Isolation) -> Result<()> {
         let entry = Entry::new(claim, self.access);
         let statement = conn.prepare(ENTER).await?;
         let begun = async {
@@ -627,7 +662,7 @@ impl PgTransaction {
         let (begun, seen) = futures::join!(begun, seen);
         begun?;
         let seen = seen?;
-        if self.isolation == Isolation::ReadCommitted || entry.is_empty() {
+        if isolation == Isolation::ReadCommitted || entry.is_empty() {
             return Ok(());
         }
         let control = self.control.lend().await?;
@@ -715,6 +750,20 @@ impl Transaction for PgTransaction {
         }
     }
 
+    async fn change_schema(&mut self, step: SchemaStep) -> Result<()> {
+        self.tell_limit().await?;
+        let conn = self.take_live()?;
+        let done = within(self.env.as_ref(), &self.limits, &conn, schema::step(&conn, &step)).await;
+        // The server would refuse what was prepared under another schema.
+        conn.forget_all();
+        let own = self.changed.get_or_insert_default();
+        own.extend(step.fences.iter().filter_map(|fence| match &fence.scope {
+            FenceScope::Buckets { group, .. } => Some(group.clone()),
+            _ => None,
+        }));
+        self.end_step(conn, done)
+    }
+
     async fn savepoint(&mut self, name: &str) -> Result<()> {
         let conn = self.take_live()?;
         self.step(conn, format!("SAVEPOINT {}", quote(name))).await
@@ -722,6 +771,9 @@ impl Transaction for PgTransaction {
 
     async fn rollback_to(&mut self, name: &str) -> Result<()> {
         let conn = self.take()?;
+        if self.changed.is_some() {
+            conn.forget_all();
+        }
         self.step(conn, format!("ROLLBACK TO SAVEPOINT {}", quote(name))).await?;
         self.failed = false;
         Ok(())
@@ -749,8 +801,14 @@ impl Transaction for PgTransaction {
         match answer {
             // Nobody waits for the answer any more, so nobody knows when the connection is clean.
             Err(ShardError::MayHaveHappened(_)) => drop(conn),
-            Err(_) => conn.finish(Ended::Open),
-            Ok(()) => conn.finish(Ended::Closed),
+            Err(_) => self.give_back(conn, Ended::Open),
+            Ok(()) => {
+                self.give_back(conn, Ended::Closed);
+                if self.changed.is_some() {
+                    self.clients.forget_statements();
+                    self.control.forget_statements();
+                }
+            }
         }
         answer
     }
@@ -763,7 +821,7 @@ impl Transaction for PgTransaction {
             matches!(select(rollback, env.sleep(time)).await, Either::Left((Ok(()), _)))
         };
         if ended {
-            conn.finish(Ended::Closed);
+            self.give_back(conn, Ended::Closed);
         }
         // Otherwise the connection is closed, and the server rolls back by itself.
         Ok(())
@@ -786,13 +844,15 @@ impl Transaction for PgTransaction {
         let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &text)).await;
         match result {
             Ok(()) => {
-                conn.finish(Ended::Closed);
-                Ok(Box::new(PgPledge::new(self.control.clone(), self.env.clone(), self.shard.clone(), id.clone())))
+                self.give_back(conn, Ended::Closed);
+                let changed = self.changed.is_some().then(|| self.clients.clone());
+                let (control, env) = (self.control.clone(), self.env.clone());
+                Ok(Box::new(PgPledge { control, changed, env, shard: self.shard.clone(), id: id.clone() }))
             }
             Err(error) => {
                 // If it is lost, the server may have prepared: nobody decides on it, and so it will be revoked.
                 if usable {
-                    conn.finish(Ended::Open);
+                    self.give_back(conn, Ended::Open);
                 }
                 Err(pledge::refusal(error))
             }

@@ -4,14 +4,18 @@
 //! triggers, cascades, upserts, REPLACE. The changes of a commit are collected in one record and inserted into the
 //! log just before that commit; what is rolled back is taken out of the record again.
 //!
+//! A record is of one schema. A transaction that changes the schema closes its record before each change and begins
+//! another, so what it did is a list of chapters: rows, then a change of the schema, then rows under the new one.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-2   rows and log are in one transaction
 //!   * I-29  the log has exactly the committed changes
 
 use super::raw::Db;
 use super::value;
-use crate::shard::MAX_REDO_BYTES;
-use isles_kernel::change::{Op, RecordBuilder};
+use crate::shard::{MAX_REDO_BYTES, SchemaStep};
+use isles_kernel::change::{self, Op, RecordBuilder};
+use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Schema, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder};
 use rusqlite::ffi;
@@ -28,6 +32,21 @@ struct Captured {
     identity: Vec<c_int>,
 }
 
+/// What a transaction did before it changed the schema, and that change.
+pub(super) struct Chapter {
+    pub(super) record: RecordBuilder,
+    /// The schema of the rows.
+    pub(super) schema: SchemaVersion,
+    pub(super) then: SchemaStep,
+}
+
+/// A place among what was captured, to come back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    chapters: usize,
+    record: change::Mark,
+}
+
 /// Collects changes. SQLite holds its address: it is boxed by its owner and does not move.
 #[derive(Default)]
 pub(super) struct Capture {
@@ -36,6 +55,8 @@ pub(super) struct Capture {
     pub(super) redo_only: bool,
     /// The record has outgrown what such a commit may carry; it is not complete.
     pub(super) overflown: bool,
+    /// What came before the last change of the schema.
+    pub(super) chapters: Vec<Chapter>,
     pub(super) record: RecordBuilder,
     /// The transaction in progress, counted from the first of the record.
     pub(super) txn: u64,
@@ -52,8 +73,40 @@ impl Capture {
         self.tables = schema.tables.values().map(|table| (table.name.clone().into_bytes(), captured(table))).collect();
     }
 
+    /// Closes the record: the schema changes.
+    pub(super) fn close_chapter(&mut self, schema: SchemaVersion, then: SchemaStep) {
+        let record = std::mem::take(&mut self.record);
+        self.last = None;
+        self.chapters.push(Chapter { record, schema, then });
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { chapters: self.chapters.len(), record: self.record.mark() }
+    }
+
+    /// Forgets what came after `mark`.
+    pub(super) fn rewind(&mut self, mark: Mark) {
+        if let Some(chapter) = self.chapters.drain(mark.chapters..).next() {
+            self.record = chapter.record;
+        }
+        self.record.rewind(mark.record);
+        self.last = None;
+        self.failed = None;
+    }
+
+    /// Whether nothing was captured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chapters.is_empty() && self.record.is_empty()
+    }
+
+    /// The size of all that was captured.
+    pub(super) fn bytes(&self) -> usize {
+        self.chapters.iter().map(|chapter| chapter.record.bytes()).sum::<usize>() + self.record.bytes()
+    }
+
     /// Ready for the next commit.
     pub(super) fn clear(&mut self) {
+        self.chapters.clear();
         self.record.clear();
         self.redo_only = false;
         self.overflown = false;
@@ -110,7 +163,7 @@ unsafe extern "C" fn on_change(
     if !capture.enabled || name.starts_with(b"_isles") {
         return;
     }
-    if capture.redo_only && capture.record.bytes() > MAX_REDO_BYTES {
+    if capture.redo_only && capture.bytes() > MAX_REDO_BYTES {
         // Nobody else wants it, so a large transaction on one shard need not hold all its rows in memory.
         capture.overflown = true;
         return;

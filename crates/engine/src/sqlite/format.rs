@@ -120,6 +120,15 @@ pub(super) fn meta_int(db: &mut Db, name: &str) -> Result<u64> {
     }
 }
 
+/// Stores the schema that holds from here on, and the one before it, which says whether a change was made already.
+pub(super) fn store_schema(db: &mut Db, before: &Schema, now: &Schema) -> Result<()> {
+    for (name, schema) in [(SCHEMA_BEFORE, before), (SCHEMA, now)] {
+        let body = serde_json::to_string(schema).map_err(|error| ShardError::invalid(error.to_string()))?;
+        put_meta(db, name, Value::Text(body))?;
+    }
+    Ok(())
+}
+
 pub(super) fn put_meta(db: &mut Db, name: &str, value: Value) -> Result<()> {
     let sql = "INSERT INTO _isles_meta (name, value) VALUES ($1, $2) ON CONFLICT DO UPDATE SET value = excluded.value";
     db.own_text(sql, &[Value::text(name), value], &[]).map(drop)

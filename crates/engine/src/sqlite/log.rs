@@ -28,16 +28,27 @@ const MAX_CONSUMERS: usize = 1_000;
 pub(super) fn append(writer: &mut Writer) -> Result<()> {
     let schema = writer.schema_version();
     let capture = writer.capture();
-    if capture.record.is_empty() || capture.redo_only {
+    if capture.redo_only {
         return Ok(());
     }
-    let (changes, txns) = (capture.record.changes(), capture.txn.max(1));
-    let body = capture.record.finish(schema);
-    insert(&mut writer.db, &mut writer.state, body, changes, txns)
+    let chapters = capture.chapters.iter().map(|chapter| (&chapter.record, chapter.schema));
+    let records = chapters.chain([(&capture.record, schema)]).filter(|(record, _)| !record.is_empty());
+    let records: Vec<_> = records.map(|(record, schema)| (record.finish(schema), record.changes())).collect();
+    let txns = capture.txn.max(1);
+    insert_all(&mut writer.db, &mut writer.state, records, txns)
+}
+
+/// Inserts the records of one commit. Several are one transaction's, which changed the schema in between.
+pub(super) fn insert_all(db: &mut Db, state: &mut State, records: Vec<(Vec<u8>, u64)>, txns: u64) -> Result<()> {
+    let last = records.len().saturating_sub(1);
+    for (at, (body, changes)) in records.into_iter().enumerate() {
+        insert(db, state, body, changes, if at == last { txns } else { 0 })?;
+    }
+    Ok(())
 }
 
 /// Inserts a record of so many changes and transactions on the connection that made them.
-pub(super) fn insert(db: &mut Db, state: &mut State, body: Vec<u8>, changes: u64, txns: u64) -> Result<()> {
+fn insert(db: &mut Db, state: &mut State, body: Vec<u8>, changes: u64, txns: u64) -> Result<()> {
     let (first, txn) = (state.seq.next(), state.txn.next());
     let bytes = body.len() as u64;
     let last = Seq(state.seq.0 + changes);

@@ -22,6 +22,7 @@
 //!   * `queue`        who writes next
 //!   * `reader`       the pool of readers
 //!   * `apply`        rows that come from other shards
+//!   * `redo`         what a transaction did, so that it can be done again
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
@@ -47,6 +48,7 @@ mod pledge;
 mod queue;
 mod raw;
 mod reader;
+mod redo;
 mod schema;
 mod snapshot;
 pub mod stage;
@@ -79,9 +81,6 @@ use writer::{Company, RequestMember, State, Task, Writer};
 const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
 /// A schema change may have to read whole tables.
 const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
-
-/// Ends a transaction that was for trying alone.
-const TRIED: &str = "the change would be made";
 
 /// How a shard's file is opened.
 #[derive(Debug, Clone)]
@@ -434,20 +433,6 @@ impl Shard for SqliteShard {
         self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
     }
 
-    async fn try_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<()> {
-        let work = move |writer: &mut Writer| -> Result<()> {
-            let now = writer.state.schema.clone();
-            schema::change(writer, from, &changes)?;
-            // An error takes all of it back, but what is in memory besides the state.
-            writer.capture().set_schema(&now);
-            Err(ShardError::invalid(TRIED))
-        };
-        match self.submit(SCHEMA_TIME, Company::Alone, work).await {
-            Err(ShardError::Invalid(why)) if why == TRIED => Ok(()),
-            result => result,
-        }
-    }
-
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().schema.clone())
@@ -462,7 +447,7 @@ impl Shard for SqliteShard {
     async fn redeem(&self, id: &PledgeId, redo: Option<Vec<u8>>) -> Result<()> {
         let id = id.clone();
         let redo = redo.ok_or_else(|| ShardError::invalid("a pledge of this engine is kept by its redo"))?;
-        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| pledge::redeem(writer, &id, &redo)).await
+        self.submit(SCHEMA_TIME, Company::Applier, move |writer| pledge::redeem(writer, &id, &redo)).await
     }
 
     async fn revoke(&self, _id: &PledgeId) -> Result<()> {

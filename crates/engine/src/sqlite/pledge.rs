@@ -5,7 +5,7 @@
 //!     redeem   marker missing: redo and marker, one transaction ─┘
 //!
 //! SQLite cannot promise to commit what is in an open transaction: a crash rolls it back. So the transaction tells what
-//! it did (the record that the change log would get), whoever coordinates keeps that with the decision, and after a
+//! it did (the records that the change log would get, and its changes of the schema, in order), whoever coordinates keeps that with the decision, and after a
 //! crash it is done again. The marker makes that happen once.
 //!
 //! Between the pledge and the commit nobody else writes: the writer is held. Should the commit fail, nobody may write
@@ -20,15 +20,18 @@
 //!   * I-29  the log has its changes if and only if the tables have them
 
 use super::apply::{delete, put, table_writes};
-use super::log;
 use super::queue::{self, WriterGuard};
+use super::raw::Db;
+use super::redo::{self, Piece};
 use super::transaction::commit_writer;
 use super::writer::{Writer, one_int};
+use super::{log, schema};
 use crate::error::{Result, ShardError};
 use crate::shard::{MAX_REDO_BYTES, Pledge};
 use async_trait::async_trait;
 use isles_kernel::change::{Change, decode_record};
 use isles_kernel::names::{PledgeId, Seq, TxnId};
+use isles_kernel::schema::Schema;
 use isles_kernel::value::Value;
 use std::collections::BTreeMap;
 
@@ -36,15 +39,15 @@ use std::collections::BTreeMap;
 pub(super) fn make(writer: &mut Writer, id: &PledgeId, forget: &[PledgeId]) -> Result<Vec<u8>> {
     writer.db.close_cursors();
     writer.check_member()?;
-    let schema = writer.schema_version();
+    let now = writer.schema_version();
     let capture = writer.capture();
-    if capture.overflown || capture.record.bytes() > MAX_REDO_BYTES {
+    if capture.overflown || capture.bytes() > MAX_REDO_BYTES {
         return Err(ShardError::Limit {
             what: "the size of what a transaction over several shards changes on one of them",
             limit: MAX_REDO_BYTES as u64,
         });
     }
-    let redo = capture.record.finish(schema);
+    let redo = redo::encode(capture, now)?;
     for old in forget {
         writer.db.own("DELETE FROM _isles_pledge WHERE id = $1", &[Value::text(old.as_str())], &[])?;
     }
@@ -58,28 +61,43 @@ pub(super) fn forget_all(writer: &mut Writer) -> Result<()> {
 
 /// Does again what a pledge did, unless it is done; on the applier's connection.
 pub(super) fn redeem(writer: &mut Writer, id: &PledgeId, redo: &[u8]) -> Result<()> {
-    let changes = decode_record(redo, Seq(1), TxnId(1))
-        .map_err(|_| ShardError::Corrupt(format!("the redo of {id} cannot be read")))?;
-    let (schema, logs) = (writer.state.schema.clone(), writer.logs());
+    let damaged = |_| ShardError::Corrupt(format!("the redo of {id} cannot be read"));
+    let pieces = redo::decode(redo).map_err(damaged)?;
+    let logs = writer.logs();
     let mut state = writer.state.clone();
     let db = writer.applier()?;
     let known = "SELECT count(*) FROM _isles_pledge WHERE id = $1";
     if one_int(db, known, &[Value::text(id.as_str())])? != Some(0) {
         return Ok(());
     }
-    let mut tables = BTreeMap::new();
-    for Change { table, unit, key, before, after, .. } in &changes {
-        let writes = table_writes(&mut tables, &schema, table)?;
-        match (before, after) {
-            (_, Some(row)) => put(db, writes, unit, row)?,
-            (_, None) => delete(db, writes, key)?,
+    let mut records = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Schema(step) => schema::redo(db, &mut state, &step)?,
+            Piece::Rows(body) => {
+                let changes = decode_record(&body, Seq(1), TxnId(1)).map_err(damaged)?;
+                redo_rows(db, &state.schema, &changes)?;
+                records.push((body, changes.len() as u64));
+            }
         }
     }
     db.own("INSERT INTO _isles_pledge (id) VALUES ($1)", &[Value::text(id.as_str())], &[])?;
-    if logs && !changes.is_empty() {
-        log::insert(db, &mut state, redo.to_vec(), changes.len() as u64, 1)?;
+    if logs {
+        log::insert_all(db, &mut state, records, 1)?;
     }
     writer.state = state;
+    Ok(())
+}
+
+fn redo_rows(db: &mut Db, schema: &Schema, changes: &[Change]) -> Result<()> {
+    let mut tables = BTreeMap::new();
+    for Change { table, unit, key, after, .. } in changes {
+        let writes = table_writes(&mut tables, schema, table)?;
+        match after {
+            Some(row) => put(db, writes, unit, row)?,
+            None => delete(db, writes, key)?,
+        }
+    }
     Ok(())
 }
 

@@ -14,8 +14,10 @@
 use super::ddl::{self, quoted, quoted_list};
 use super::format;
 use super::raw::Db;
-use super::writer::Writer;
+use super::writer::{State, Writer};
 use crate::error::{Result, ShardError, SqlError};
+use crate::fence::{Fence, FenceTable};
+use crate::shard::SchemaStep;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, Schema, SchemaChange, Table};
 use isles_kernel::value::{DataType, Value};
@@ -37,6 +39,44 @@ pub(super) fn change(writer: &mut Writer, from: SchemaVersion, changes: &[Schema
     next.version = from.next();
     writer.set_schema(next)?;
     Ok(writer.state.schema.clone())
+}
+
+/// Makes a change of an open transaction, and captures it: a commit over several shards must be able to tell it.
+pub(super) fn step(writer: &mut Writer, step: &SchemaStep) -> Result<()> {
+    let now = writer.schema_version();
+    if now != step.from {
+        return Err(ShardError::Conflict(format!("the schema is at version {now}, not {}", step.from)));
+    }
+    // A cursor would keep its table from being changed.
+    writer.db.close_cursors();
+    if writer.db.deferred_violations() {
+        let message = "cannot change the schema: foreign keys of rows that were changed are not checked yet";
+        return Err(ShardError::statement("55006", message));
+    }
+    writer.capture().close_chapter(now, step.clone());
+    change(writer, step.from, &step.changes)?;
+    let fences = missing(&writer.state.fences, &step.fences)?;
+    format::store_fences(&mut writer.db, &writer.state.fences, &fences)?;
+    writer.state.fences = Arc::new(fences);
+    Ok(())
+}
+
+/// Makes a change again that a crash took back, on the applier's connection, whose foreign keys are off.
+pub(super) fn redo(db: &mut Db, state: &mut State, step: &SchemaStep) -> Result<()> {
+    let mut next = run_all(db, &state.schema, &step.changes)?;
+    next.version = step.from.next();
+    format::store_schema(db, &state.schema, &next)?;
+    let fences = missing(&state.fences, &step.fences)?;
+    format::store_fences(db, &state.fences, &fences)?;
+    state.schema = Arc::new(next);
+    state.fences = Arc::new(fences);
+    Ok(())
+}
+
+fn missing(known: &FenceTable, fences: &[Fence]) -> Result<FenceTable> {
+    let mut table = known.clone();
+    fences.iter().try_for_each(|fence| table.set_missing(fence))?;
+    Ok(table)
 }
 
 /// A change that was asked for twice is done once; the caller may not have heard of the first time.

@@ -11,20 +11,24 @@ use super::pledge::{self, SqlitePledge};
 use super::queue::{self, WriterGuard};
 use super::raw::Db;
 use super::reader::{self, ReaderGuard};
-use super::writer::CommitError;
-use super::{Shared, ddl};
+use super::writer::{CommitError, State};
+use super::{Shared, capture, ddl, schema};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, FenceTable};
-use crate::shard::{Begin, CursorId, CursorPage, Limits, Outcome, Pledge, StateNumber, Statement, Transaction};
+use crate::shard::{
+    Begin, CursorId, CursorPage, Limits, Outcome, Pledge, SchemaStep, StateNumber, Statement, Transaction,
+};
 use async_trait::async_trait;
-use isles_kernel::change::Mark;
 use isles_kernel::names::PledgeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Savepoints open at once.
 const MAX_SAVEPOINTS: usize = 1_000;
+
+/// A savepoint of a writer: what had been captured, and what the shard was.
+type Place = (capture::Mark, State);
 
 /// The connection of a transaction.
 enum Held {
@@ -54,18 +58,16 @@ impl Held {
         }
     }
 
-    fn mark(&mut self) -> Option<Mark> {
+    fn place(&mut self) -> Option<Place> {
         match self {
-            Held::Writer(guard) => Some(guard.writer().capture().record.mark()),
+            Held::Writer(guard) => Some((guard.writer().capture().mark(), guard.writer().state.clone())),
             Held::Reader(_) => None,
         }
     }
 
-    fn rewind(&mut self, mark: Option<Mark>) {
-        if let (Held::Writer(guard), Some(mark)) = (self, mark) {
-            let capture = guard.writer().capture();
-            capture.record.rewind(mark);
-            capture.failed = None;
+    fn rewind(&mut self, place: Option<Place>) {
+        if let (Held::Writer(guard), Some((mark, state))) = (self, place) {
+            guard.writer().rewind(mark, state);
         }
     }
 }
@@ -82,7 +84,7 @@ struct SqliteTransaction {
     /// Away while a job has it; if the job is abandoned, gone for good.
     held: Option<Held>,
     standing: Standing,
-    savepoints: Vec<(String, Option<Mark>)>,
+    savepoints: Vec<(String, Option<Place>)>,
     access: Access,
     /// The fences from before a reader's snapshot: a unit that has come since is open now, and its rows are not in it.
     first_fences: Option<Arc<FenceTable>>,
@@ -244,20 +246,29 @@ impl Transaction for SqliteTransaction {
         self.job(move |held, _| held.db().close_cursor(cursor)).await
     }
 
+    async fn change_schema(&mut self, step: SchemaStep) -> Result<()> {
+        self.check_active()?;
+        self.job(move |held, _| match held {
+            Held::Reader(_) => Err(ShardError::statement("25006", "a transaction that only reads changes no schema")),
+            Held::Writer(guard) => schema::step(guard.writer(), &step),
+        })
+        .await
+    }
+
     async fn savepoint(&mut self, name: &str) -> Result<()> {
         self.check_active()?;
         if self.savepoints.len() >= MAX_SAVEPOINTS {
             return Err(ShardError::Limit { what: "the number of savepoints", limit: MAX_SAVEPOINTS as u64 });
         }
         let sql = format!("SAVEPOINT {}", savepoint_name(name));
-        let mark = self.job(move |held, _| held.db().own_text(&sql, &[], &[]).map(|_| held.mark())).await?;
-        self.savepoints.push((name.to_string(), mark));
+        let place = self.job(move |held, _| held.db().own_text(&sql, &[], &[]).map(|_| held.place())).await?;
+        self.savepoints.push((name.to_string(), place));
         Ok(())
     }
 
     async fn rollback_to(&mut self, name: &str) -> Result<()> {
         let at = self.savepoint_at(name)?;
-        let mark = self.savepoints[at].1;
+        let place = self.savepoints[at].1.clone();
         let sql = format!("ROLLBACK TO {}", savepoint_name(name));
         let back = move |held: &mut Held, _: &Limits| {
             if held.db().is_autocommit() {
@@ -267,7 +278,7 @@ impl Transaction for SqliteTransaction {
             // A cursor opened since would hold the savepoint open.
             held.db().close_cursors();
             held.db().own_text(&sql, &[], &[])?;
-            held.rewind(mark);
+            held.rewind(place);
             Ok(())
         };
         self.job(back).await?;
@@ -316,7 +327,7 @@ impl Transaction for SqliteTransaction {
         self.check_active()?;
         self.job(|held, _| match held {
             Held::Reader(_) => Ok(false),
-            Held::Writer(guard) => Ok(!guard.writer().capture().record.is_empty()),
+            Held::Writer(guard) => Ok(!guard.writer().capture().is_empty()),
         })
         .await
     }

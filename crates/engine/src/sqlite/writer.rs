@@ -220,7 +220,7 @@ impl Writer {
     fn run_member(&mut self, member: &mut dyn Member) -> Result<()> {
         self.db.set_watch(member.deadline(), member.cancel().cloned());
         self.db.own("SAVEPOINT _isles_member", &[], &[])?;
-        let mark = self.capture().record.mark();
+        let mark = self.capture().mark();
         let before = self.state.clone();
         let result = member.run(self).and_then(|()| self.check_member());
         self.db.set_watch(Duration::MAX, None);
@@ -228,16 +228,13 @@ impl Writer {
             Ok(()) => {
                 self.db.own("RELEASE _isles_member", &[], &[])?;
                 let capture = self.capture();
-                if capture.record.mark() != mark {
+                if capture.mark() != mark {
                     capture.txn += 1;
                 }
                 Ok(())
             }
             Err(error) => {
-                self.state = before;
-                let capture = self.capture();
-                capture.record.rewind(mark);
-                capture.failed = None;
+                self.rewind(mark, before);
                 if !self.db.is_autocommit() {
                     self.db.own("ROLLBACK TO _isles_member", &[], &[])?;
                     self.db.own("RELEASE _isles_member", &[], &[])?;
@@ -287,11 +284,29 @@ impl Writer {
             // If even this fails, the connection is of no more use: the next BEGIN says so.
             let _ = self.db.own("ROLLBACK", &[], &[]);
         }
-        self.state = self.committed.clone();
+        let committed = self.committed.clone();
+        self.capture().clear();
+        self.restore(committed);
+    }
+
+    /// Takes back what is in memory of what was done since `mark`, when the state was `before`.
+    pub(super) fn rewind(&mut self, mark: capture::Mark, before: State) {
+        self.capture().rewind(mark);
+        self.restore(before);
+    }
+
+    fn restore(&mut self, state: State) {
+        let same = Arc::ptr_eq(&self.state.schema, &state.schema);
+        self.state = state;
+        if !same {
+            self.follow_schema();
+        }
+    }
+
+    /// Lets the connection know the schema of the state.
+    fn follow_schema(&mut self) {
         let schema = self.state.schema.clone();
-        let capture = self.capture();
-        capture.clear();
-        capture.set_schema(&schema);
+        self.capture().set_schema(&schema);
         self.db.schema = Some(schema);
     }
 
@@ -341,14 +356,9 @@ impl Writer {
 
     /// Changes the schema, within a transaction.
     pub(super) fn set_schema(&mut self, schema: Schema) -> Result<()> {
-        for (name, schema) in [(format::SCHEMA_BEFORE, &*self.state.schema), (format::SCHEMA, &schema)] {
-            let body = serde_json::to_string(schema).map_err(|error| ShardError::invalid(error.to_string()))?;
-            format::put_meta(&mut self.db, name, Value::Text(body))?;
-        }
-        let capture = self.capture();
-        capture.set_schema(&schema);
+        format::store_schema(&mut self.db, &self.state.schema, &schema)?;
         self.state.schema = Arc::new(schema);
-        self.db.schema = Some(self.state.schema.clone());
+        self.follow_schema();
         Ok(())
     }
 
@@ -523,6 +533,9 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
             let pages = db.wal_pages();
             writer.db.set_wal_pages(pages);
             writer.committed = writer.state.clone();
+            if !Arc::ptr_eq(&before.schema, &writer.state.schema) {
+                writer.follow_schema();
+            }
         }
         Err(_) => writer.state = before,
     }

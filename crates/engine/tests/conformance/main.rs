@@ -250,6 +250,8 @@ on_both_engines! {
         a_tenants_row_may_refer_to_a_reference_table,
         a_dropped_table_is_gone_and_may_come_back_otherwise,
         views_and_triggers_come_and_go,
+        rows_and_schema_of_a_transaction_change_together,
+        a_savepoint_takes_a_schema_back,
         a_statement_run_before_a_change_is_right_after_it,
         a_schema_change_among_writers_loses_nothing,
     }

@@ -3,11 +3,15 @@
 use crate::changelog::audit_trigger;
 use crate::fixtures::World;
 use crate::given::*;
+use crate::seen::check_log;
 use isles_engine::error::ShardError;
-use isles_engine::fence::Access;
-use isles_engine::shard::Statement;
-use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, TableKind};
+use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
+use isles_engine::shard::{SchemaStep, Statement};
+use isles_kernel::change::Op;
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion};
+use isles_kernel::schema::{
+    Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, Table, TableKind,
+};
 use isles_kernel::value::{DataType, Value};
 use std::time::Duration;
 
@@ -287,4 +291,72 @@ pub(crate) async fn a_schema_change_among_writers_loses_nothing(world: World) {
         let width = if change.schema == SchemaVersion(1) { 3 } else { 4 };
         assert_eq!(change.after.as_ref().map(Vec::len), Some(width), "{change:?}");
     }
+}
+
+fn step(from: u64, changes: Vec<SchemaChange>, fences: Vec<Fence>) -> SchemaStep {
+    SchemaStep { from: SchemaVersion(from), changes, fences }
+}
+
+fn added(name: &str) -> SchemaChange {
+    SchemaChange::AddColumn { table: "users".into(), column: Column::new(name, DataType::Int8) }
+}
+
+/// I-2, I-29: each change of a row has the schema that it was made under, and all are one transaction's.
+pub(crate) async fn rows_and_schema_of_a_transaction_change_together(world: World) {
+    let db = world.shard().await;
+    let version = db.schema().await.unwrap().version.0;
+    let after = db.listen().await;
+    let group = GroupName::new("orders").unwrap();
+    let orders =
+        Table { kind: TableKind::Hash { group: group.clone(), shard_by: vec!["id".into()], buckets: 4 }, ..plans() };
+    let orders = Table { name: "orders".into(), ..orders };
+    let scope = FenceScope::Buckets { group: group.clone(), first: BucketId(0), last: BucketId(3) };
+    let fence = Fence { scope, version: RoutingVersion(7), mode: FenceMode::Open };
+    let mut open = db.transaction(Access::Write).await;
+    open.execute(&insert_user(1, "before", 0)).await.unwrap();
+    open.change_schema(step(version, vec![SchemaChange::CreateTable(orders)], vec![fence.clone()])).await.unwrap();
+    open.change_schema(step(version + 1, vec![added("more")], vec![])).await.unwrap();
+    let claim = Claim { version: RoutingVersion(7), units: vec![Claimed::Bucket(group.clone(), BucketId(2))] };
+    open.claim(claim).await.unwrap();
+    open.execute(&Statement::new("UPDATE users SET more = 5 WHERE id = 1", vec![])).await.unwrap();
+    assert_eq!(db.schema().await.unwrap().version.0, version, "nobody else sees it");
+    open.commit().await.unwrap();
+    let schema = db.schema().await.unwrap();
+    assert_eq!(schema.version.0, version + 2);
+    assert!(schema.tables.contains_key("orders") && db.fences().await.unwrap().contains(&fence));
+    let changes = db.log_after(after).await;
+    let seen: Vec<(Op, usize)> = changes.iter().map(|c| (c.op, c.after.as_ref().map_or(0, Vec::len))).collect();
+    assert_eq!(seen, vec![(Op::Insert, 3), (Op::Update, 4)]);
+    assert_eq!(changes[0].txn, changes[1].txn);
+    db.must("UPDATE users SET more = 6 WHERE id = 1", vec![]).await;
+}
+
+/// I-2
+pub(crate) async fn a_savepoint_takes_a_schema_back(world: World) {
+    let db = world.shard().await;
+    let version = db.schema().await.unwrap().version.0;
+    let after = db.listen().await;
+    let mut open = db.transaction(Access::Write).await;
+    open.execute(&insert_user(1, "kept", 0)).await.unwrap();
+    open.savepoint("s").await.unwrap();
+    open.execute(&insert_user(2, "gone", 0)).await.unwrap();
+    open.change_schema(step(version, vec![added("more")], vec![])).await.unwrap();
+    open.execute(&Statement::new("UPDATE users SET more = 5", vec![])).await.unwrap();
+    open.rollback_to("s").await.unwrap();
+    open.change_schema(step(version, vec![added("other")], vec![])).await.unwrap();
+    open.execute(&Statement::new("UPDATE users SET other = 8", vec![])).await.unwrap();
+    let error = open.change_schema(step(version, vec![added("late")], vec![])).await.unwrap_err();
+    assert!(matches!(error, ShardError::Conflict(_)), "{error}");
+    open.rollback().await.unwrap();
+    assert_eq!((db.count("users").await, db.schema().await.unwrap().version.0), (0, version));
+    let mut open = db.transaction(Access::Write).await;
+    open.execute(&insert_user(1, "kept", 0)).await.unwrap();
+    open.savepoint("s").await.unwrap();
+    open.change_schema(step(version, vec![added("more")], vec![])).await.unwrap();
+    open.execute(&insert_user(2, "gone", 0)).await.unwrap();
+    open.rollback_to("s").await.unwrap();
+    open.execute(&insert_user(3, "kept too", 0)).await.unwrap();
+    open.commit().await.unwrap();
+    assert_eq!(db.rows("users").await, vec![user_row(1, "kept", 0), user_row(3, "kept too", 0)]);
+    check_log(&db, after, &["users 1 + (1 'kept' 0)", "users 3 + (3 'kept too' 0)"]).await;
 }

@@ -19,7 +19,7 @@
 //!     read makes nobody's memory grow.
 
 use super::cancel::Registration;
-use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode};
+use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode, utf8};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
@@ -510,7 +510,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     async fn bind(&mut self, bind: Bind) -> Step {
-        match self.portal_of(&bind) {
+        match self.portal_of(&bind).await {
             Ok(portal) => {
                 self.forget_portal(&bind.portal);
                 self.portal_bytes += portal.bytes;
@@ -522,7 +522,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         }
     }
 
-    fn portal_of(&mut self, bind: &Bind) -> Result<Portal, SqlError> {
+    async fn portal_of(&mut self, bind: &Bind) -> Result<Portal, SqlError> {
         let statement = self.session.kept(&bind.statement)?;
         let is_open = self.portals.contains_key(&bind.portal) || self.session.declared(&bind.portal).is_some();
         if !bind.portal.is_empty() && is_open {
@@ -536,19 +536,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         let types = statement.as_ref().map_or(&[][..], |prepared| prepared.params.as_slice());
         let columns = shape.as_ref().and_then(|shape| shape.fields.as_ref()).map_or(0, |fields| fields.len());
         check_counts(bind, types.len(), columns)?;
-        let params = self.params(bind, types)?;
+        let params = self.params(bind, types).await?;
         let formats = formats(&bind.result_formats, columns)?;
         Ok(Portal { statement, shape, formats, bytes, run: Run::Fresh(params) })
     }
 
-    fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
+    async fn params(&mut self, bind: &Bind, types: &[Oid]) -> Result<Vec<Value>, SqlError> {
         let formats = formats(&bind.formats, types.len())?;
         self.forms.refresh(&self.session, types.iter().copied());
-        let one = |(at, bytes): (usize, &Option<bytes::Bytes>)| match bytes {
-            Some(bytes) => self.forms.read(bytes, types[at], formats[at]),
-            None => Ok(Value::Null),
-        };
-        bind.params.iter().enumerate().map(one).collect()
+        let mut values = Vec::with_capacity(types.len());
+        for ((bytes, ty), format) in bind.params.iter().zip(types).zip(formats) {
+            let named = match (bytes, format) {
+                (Some(bytes), Format::Text) => self.session.read_name(*ty, utf8(bytes)?).await,
+                _ => None,
+            };
+            values.push(match (named, bytes) {
+                (Some(value), _) => value?,
+                (None, Some(bytes)) => self.forms.read(bytes, *ty, format)?,
+                (None, None) => Value::Null,
+            });
+        }
+        Ok(values)
     }
 
     async fn describe_statement(&mut self, name: &str) -> Step {

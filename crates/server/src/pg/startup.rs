@@ -35,7 +35,7 @@ const CANCEL_KEY_BYTES_MAX: usize = 256;
 
 /// Settings that a client may give in its first packet, in lower case. Everything else is refused before a session
 /// exists that could refuse it.
-const PARAMETERS: [&str; 19] = [
+const PARAMETERS: [&str; 20] = [
     "application_name",
     "bytea_output",
     "client_encoding",
@@ -48,6 +48,7 @@ const PARAMETERS: [&str; 19] = [
     "geqo",
     "idle_in_transaction_session_timeout",
     "intervalstyle",
+    "isles.default_kind",
     "isles.tenant",
     "jit",
     "lock_timeout",

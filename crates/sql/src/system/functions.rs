@@ -41,6 +41,11 @@ pub trait SystemFunctions: Send + Sync {
     }
 }
 
+/// Whether values of this type are names of what is in the system's tables: `regclass`, `regtype`, …
+pub fn is_name_type(ty: Oid) -> bool {
+    reg_functions(ty).is_some()
+}
+
 /// `pg_type.typinput` and `typoutput` of the reg types.
 fn reg_functions(ty: Oid) -> Option<(Oid, Oid)> {
     let (read, write) = match ty {

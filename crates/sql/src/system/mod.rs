@@ -28,7 +28,7 @@ mod shape;
 mod tests;
 
 pub use facts::{Facts, Role, SessionFact, Size, StatementFact};
-pub use functions::{Functions, SystemFunctions};
+pub use functions::{Functions, SystemFunctions, is_name_type};
 
 use crate::tree::Relation;
 use isles_kernel::error::SqlError;

@@ -19,6 +19,7 @@ pub(super) struct Draft<'a> {
     pub(super) restarts: Vec<(String, i64)>,
     pub(super) then: Option<String>,
     compute: Vec<Compute>,
+    pub(super) concurrently: Option<&'static str>,
 }
 
 /// What a name of a relation stands for.
@@ -80,6 +81,7 @@ impl<'a> Draft<'a> {
             restarts: vec![],
             then: None,
             compute: vec![],
+            concurrently: None,
         }
     }
 
@@ -91,6 +93,7 @@ impl<'a> Draft<'a> {
             restarts: self.restarts,
             compute: self.compute,
             then: self.then,
+            concurrently: self.concurrently,
         }
     }
 

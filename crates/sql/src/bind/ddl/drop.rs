@@ -35,6 +35,7 @@ pub(super) fn drop(mut draft: Draft<'_>, statement: &DropStmt) -> Result<Option<
             names.push(name);
         }
     }
+    draft.concurrently = statement.concurrent.then_some("DROP INDEX CONCURRENTLY");
     drop_all(&mut draft, kind, &names, Behavior::of(statement.behavior))?;
     Ok(Some(draft.finish(tag)))
 }

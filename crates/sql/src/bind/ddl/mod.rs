@@ -56,9 +56,18 @@ pub struct DdlChange {
     /// Before the changes are applied, `SELECT (expression)` is run once in the session for each of these, and its value
     /// becomes the `default` of the column that `changes[change]` adds: what rows get that are there.
     pub compute: Vec<Compute>,
-    /// Run after the changes, in the same transaction as far as a failure of it undoes them: the `INSERT … SELECT`
-    /// of `CREATE TABLE AS`. The tag then counts its rows.
+    /// Run after the changes, in the same transaction: the `INSERT … SELECT` of `CREATE TABLE AS`. The tag then counts
+    /// its rows.
     pub then: Option<String>,
+    /// What was said CONCURRENTLY: PostgreSQL does it in transactions of its own, and so never inside of another one.
+    pub concurrently: Option<&'static str>,
+}
+
+impl DdlChange {
+    /// Whether everything is there already, or gone already.
+    pub fn is_nothing(&self) -> bool {
+        self.changes.is_empty() && self.restarts.is_empty() && self.then.is_none()
+    }
 }
 
 /// The value of a default at the moment. The expression has the column's type.
@@ -131,6 +140,7 @@ pub(super) fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Option<DdlCh
         Node::AlterTableStmt(statement) => return alter::alter(draft, statement).map(Some),
         Node::RenameStmt(statement) => return alter::rename(draft, statement),
         Node::IndexStmt(statement) => {
+            draft.concurrently = statement.concurrent.then_some("CREATE INDEX CONCURRENTLY");
             index::create(&mut draft, statement)?;
             "CREATE INDEX"
         }
@@ -152,6 +162,10 @@ pub(super) fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Option<DdlCh
             create_schema(&mut draft, statement)?;
             "CREATE SCHEMA"
         }
+        Node::CreateExtensionStmt(statement) => {
+            create_extension(&mut draft, statement)?;
+            "CREATE EXTENSION"
+        }
         _ => return Ok(None),
     };
     Ok(Some(draft.finish(tag)))
@@ -166,6 +180,20 @@ fn create_schema(draft: &mut Draft<'_>, statement: &nodes::CreateSchemaStmt) -> 
         }
         Some("public") => Err(SqlError::new("42P06", "schema \"public\" already exists")),
         _ => Err(SqlError::unsupported("schemas other than \"public\" are not supported")),
+    }
+}
+
+/// What a server says that has no extensions to offer but the one that is always there.
+fn create_extension(draft: &mut Draft<'_>, statement: &nodes::CreateExtensionStmt) -> Result<()> {
+    let name = statement.extname().unwrap_or_default();
+    match name {
+        "plpgsql" if statement.if_not_exists => {
+            draft.notices.push(SqlError::new("42710", "extension \"plpgsql\" already exists, skipping"));
+            Ok(())
+        }
+        "plpgsql" => Err(SqlError::new("42710", "extension \"plpgsql\" already exists")),
+        _ => Err(SqlError::unsupported(format!("extension \"{name}\" is not available"))
+            .with_hint("the shards run no code of extensions; what Isles has is in its documentation of SQL")),
     }
 }
 

@@ -105,6 +105,7 @@ impl Cursor {
 mod tests {
     use super::*;
     use crate::session::plans::Compiled;
+    use crate::database::schema::Edition;
     use isles_kernel::names::SchemaVersion;
 
     fn nothing() -> Prepared {
@@ -114,8 +115,8 @@ mod tests {
             fields: None,
             origins: Vec::new(),
             compiled: Compiled::Empty,
-            version: SchemaVersion(0),
-            setting_key: String::new(),
+            edition: Edition::Committed(SchemaVersion(0)),
+            setting_key: "".into(),
         }
     }
 

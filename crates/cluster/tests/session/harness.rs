@@ -73,7 +73,7 @@ impl Client {
                 let mut lines = Vec::new();
                 while let Some(batch) = rows.next(100).await? {
                     for row in batch {
-                        let texts: Vec<String> = row.iter().zip(&fields).map(|(v, f)| shown(v, f.ty)).collect();
+                        let texts: Vec<String> = row.iter().zip(&*fields).map(|(v, f)| shown(v, f.ty)).collect();
                         lines.push(texts.join("|"));
                     }
                 }

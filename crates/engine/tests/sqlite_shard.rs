@@ -6,7 +6,7 @@ use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{Begin, KeyRange, Request, Shard, Statement};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
-use isles_kernel::names::{RoutingVersion, SchemaVersion, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, ShardId, StreamId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
 use std::os::unix::fs::FileExt;
@@ -163,6 +163,37 @@ async fn a_newer_format_is_refused() {
     raw.pragma_update(None, "user_version", 3).expect("newer");
     drop(raw);
     check_message(&refused(&path).await, &["has format 3", "knows 2"]);
+}
+
+/// A file of the first format, which knew no pledges, is brought to the present one with all that is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_the_first_format_is_upgraded() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let shard = with_notes(&path).await;
+    insert(&shard, 1, "kept").await.expect("insert");
+    shard.close().await.expect("closes");
+    let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let raw = || rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
+    raw().execute_batch("DROP TABLE _isles_pledge; PRAGMA user_version = 1;").expect("as the first format was");
+    for _ in 0..2 {
+        let shard = open(&path).await.expect("it is upgraded, and the second time it is what it should be");
+        assert_eq!(count(&shard).await, Ok(1));
+        shard.close().await.expect("closes");
+    }
+    let format: i64 = raw().pragma_query_value(None, "user_version", |row| row.get(0)).expect("a number");
+    let pledges: i64 = raw().query_row("SELECT count(*) FROM _isles_pledge", [], |row| row.get(0)).expect("the table");
+    assert_eq!((format, pledges), (2, 0));
+    // And a pledge can be made and kept.
+    let shard = open(&path).await.expect("opens");
+    let begin = Begin::new(Claim::default(), Access::Write);
+    let mut transaction = shard.begin(begin).await.expect("begins");
+    let insert = Statement::new("INSERT INTO notes (id, body) VALUES (2, 'pledged')", vec![]);
+    transaction.execute(&insert).await.expect("inserts");
+    let pledge = transaction.pledge(&PledgeId::new("isles-test").expect("valid"), vec![]).await.expect("pledges");
+    pledge.commit().await.expect("is kept");
+    assert_eq!(count(&shard).await, Ok(2));
 }
 
 /// I-63: what a statement from above may not do.

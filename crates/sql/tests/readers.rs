@@ -119,7 +119,8 @@ fn damaged_values_are_read_or_refused() {
         let mut draw = Draw(seed);
         let (oid, texts) = *draw.pick(&TEXTS);
         let ty = Type::of(oid);
-        let sound = text::input(draw.pick(texts), ty, &settings).expect("PostgreSQL wrote it");
+        let written = *draw.pick(texts);
+        let sound = text::input(written, ty, &settings).expect("PostgreSQL wrote it");
         let mut binary = Vec::new();
         text::binary_out(&sound, oid, &mut binary);
         assert_eq!(text::binary_in(&binary, oid).as_ref(), Ok(&sound), "{oid:?}");

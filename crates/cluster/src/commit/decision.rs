@@ -206,7 +206,12 @@ async fn read_redo(catalog: &dyn Catalog, id: &PledgeId, (at, length): (usize, u
     Ok(bytes)
 }
 
-async fn redeem(catalog: &dyn Catalog, shard: &dyn Shard, id: &PledgeId, part: &Part) -> Result<(), SqlError> {
+pub(super) async fn redeem(
+    catalog: &dyn Catalog,
+    shard: &dyn Shard,
+    id: &PledgeId,
+    part: &Part,
+) -> Result<(), SqlError> {
     let redo = match part.redo {
         Some(place) => Some(read_redo(catalog, id, place).await?),
         None => None,
@@ -300,5 +305,33 @@ mod tests {
         let places: Vec<_> = decision.participants.iter().map(|part| part.redo).collect();
         assert_eq!(places, vec![Some((0, 10)), None, Some((10, CHUNK_BYTES))]);
         assert_eq!(decision.chunks, 2);
+    }
+
+    /// I-20: a sweep leaves alone what is running when it has looked, and what came after its first look. If it asked who
+    /// is running before it looks, a transaction that begins in between would look like one that was left behind.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_sweep_touches_neither_what_runs_nor_what_came_after_it_looked() {
+        use crate::database::{Config, Database};
+        let folder = tempfile::tempdir().expect("a folder");
+        let env = Arc::new(isles_engine::env::TokioEnv::current());
+        let database = Database::open(Config::sqlite(folder.path(), 2), env).await.expect("it opens");
+        let catalog = database.catalog().clone();
+        let id = |name: &str| PledgeId::new(format!("isles-test-{name}")).expect("valid");
+        let decide = async |name: &str| {
+            let nobody = Decision::new(std::iter::empty());
+            let put = Transaction::new().put_json(key(&id(name), "decision"), &nobody).expect("it is small");
+            catalog.commit(put).await.expect("it is recorded");
+        };
+        decide("left").await;
+        decide("running").await;
+        let running = || {
+            // Here the first look has been taken.
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(decide("late")));
+            BTreeSet::from([id("running")])
+        };
+        let waiting = recover(&*catalog, &database.shards, "isles-test-", running).await.expect("it sweeps");
+        assert_eq!(waiting, 0);
+        let found: Vec<PledgeId> = list(&*catalog).await.expect("it lists").into_keys().collect();
+        assert_eq!(found, [id("late"), id("running")], "only what was left behind is carried out and forgotten");
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct Coordinator {
     running: Mutex<BTreeSet<PledgeId>>,
     /// Markers that shards still keep although their decisions are gone.
     forgettable: Mutex<BTreeMap<ShardId, Vec<PledgeId>>>,
+    /// Shards that have lost their part of a decided transaction: nothing over several shards is committed there.
+    broken: Mutex<BTreeSet<ShardId>>,
     planted: Option<Planted>,
 }
 
@@ -139,6 +141,7 @@ impl Coordinator {
             prefix,
             running: Mutex::default(),
             forgettable: Mutex::default(),
+            broken: Mutex::default(),
             planted,
         }
     }
@@ -152,6 +155,9 @@ impl Coordinator {
         if parts.len() > MAX_PARTICIPANTS {
             let message = format!("a transaction writes to at most {MAX_PARTICIPANTS} shards");
             return Err(SqlError::new("54000", message));
+        }
+        if let Some(part) = parts.iter().find(|part| lock(&self.broken).contains(&part.shard)) {
+            return Err(lost_part(&part.shard));
         }
         let (reply, answer) = oneshot::channel();
         let coordinator = self.clone();
@@ -319,7 +325,11 @@ impl Coordinator {
     async fn wait_for_late(&self, id: &PledgeId, mut decided: Decided) -> Result<Decided, Stopped> {
         let deadline = self.env.elapsed() + CARRY_OUT_LIMIT;
         while !decided.late.is_empty() {
-            self.redeem_late(id, &mut decided).await;
+            if let Some(shard) = self.redeem_late(id, &mut decided).await {
+                // The record of the decision stays, for whoever repairs it.
+                lock(&self.broken).insert(shard.clone());
+                return Err(Stopped { error: lost_part(&shard), decided: None });
+            }
             if decided.late.is_empty() || self.env.elapsed() >= deadline {
                 break;
             }
@@ -333,29 +343,40 @@ impl Coordinator {
         Err(Stopped { error, decided: Some(decided) })
     }
 
-    /// Opening a shard anew redeems what is decided for it; a server is given the word.
-    async fn redeem_late(&self, id: &PledgeId, decided: &mut Decided) {
-        let mut still_late = Vec::new();
+    /// Opening a shard anew redeems what is decided for it; a server is given the word. Returns a shard that can never
+    /// do so.
+    async fn redeem_late(&self, id: &PledgeId, decided: &mut Decided) -> Option<ShardId> {
+        let (mut still_late, mut lost) = (Vec::new(), None);
         for shard in std::mem::take(&mut decided.late) {
             let done = match self.shards.engine(&shard) {
-                Some(Engine::Sqlite) => self.shards.reopen(&shard).await.map(drop),
-                _ => match self.shards.get(&shard).await {
-                    Ok(open) => open.redeem(id, None).await,
-                    Err(error) => Err(error),
-                },
+                Some(Engine::Sqlite) => self.shards.reopen(&shard).await.map(drop).map_err(|error| error.for_people()),
+                _ => self.give_word(id, &decided.decision, &shard).await,
             };
-            if done.is_err() {
+            if let Err(error) = done {
+                lost = lost.or((error.sqlstate == "XX001").then(|| shard.clone()));
                 still_late.push(shard);
             }
         }
         decided.late = still_late;
+        lost
+    }
+
+    async fn give_word(&self, id: &PledgeId, decision: &Decision, shard: &ShardId) -> Result<(), SqlError> {
+        let open = self.shards.get(shard).await.map_err(|error| error.for_people())?;
+        match decision.participants.iter().find(|part| part.shard == *shard) {
+            Some(part) => decision::redeem(&*self.catalog, &*open, id, part).await,
+            None => Ok(()),
+        }
     }
 
     /// Ends a commit that nobody waits for any more.
     async fn finish(&self, id: &PledgeId, mut decided: Decided) {
         while !decided.late.is_empty() && !self.shards.is_closed() {
             self.env.sleep(RETRY_INTERVAL).await;
-            self.redeem_late(id, &mut decided).await;
+            if let Some(shard) = self.redeem_late(id, &mut decided).await {
+                lock(&self.broken).insert(shard);
+                return;
+            }
         }
         if !decided.late.is_empty() {
             return;
@@ -385,6 +406,11 @@ impl Coordinator {
 struct Stopped {
     error: SqlError,
     decided: Option<Decided>,
+}
+
+fn lost_part(shard: &ShardId) -> SqlError {
+    let message = format!("shard {shard} has lost its part of a transaction that is committed on others");
+    SqlError::new("XX001", message).with_hint("somebody has rolled back a prepared transaction of Isles on its server")
 }
 
 fn died() -> Stopped {

@@ -18,7 +18,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
-use isles_sim::disk::{Crash, Disk};
+use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -294,6 +294,33 @@ fn whatever_operation_a_crash_strikes_a_transaction_is_on_all_shards_or_on_none(
 #[test]
 fn whatever_operation_a_crash_strikes_a_schema_and_its_rows_are_everywhere_or_nowhere() {
     sweep(3, Kind::Schema);
+}
+
+/// I-20, I-5 under F3: a sync fails once, whichever it is; the shard or the catalog stops, and the next life finds a
+/// transaction on all shards or on none.
+#[test]
+fn whatever_sync_fails_a_transaction_is_on_all_shards_or_on_none() {
+    let disk = Disk::new(3).expect("a disk");
+    count_operations(&disk);
+    let syncs = disk.counts().syncs;
+    assert!(syncs > 10, "{syncs}");
+    let mut stopped = 0;
+    for sync in 1..=syncs {
+        disk.reset(sync);
+        disk.fail_sync_at(sync, Times::Once);
+        let mut told = Told::default();
+        let sim = Sim::new(sync);
+        let ended = sim.run(async { work(&sim, &disk, &mut told, None).await });
+        stopped += u64::from(ended.unwrap_or_else(|stuck| panic!("sync {sync}: {stuck}")).is_err());
+        disk.crash();
+        drop(sim);
+        disk.restart(Crash::ALL[sync as usize % Crash::ALL.len()]);
+        disk.heal();
+        let sim = Sim::new(sync + 1);
+        let checked = sim.run(check(&sim, &disk, &told)).unwrap_or_else(|stuck| panic!("sync {sync}: {stuck}"));
+        assert_eq!(checked, Ok(()), "sync {sync} of {syncs} failed");
+    }
+    assert!(stopped > 0, "no failure was told");
 }
 
 /// I-6: the process also dies while it recovers.

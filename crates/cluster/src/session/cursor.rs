@@ -104,8 +104,8 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::plans::Compiled;
     use crate::database::schema::Edition;
+    use crate::session::plans::Compiled;
     use isles_kernel::names::SchemaVersion;
 
     fn nothing() -> Prepared {

@@ -327,21 +327,22 @@ impl Session {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
+            Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() => {
+                Box::pin(self.rows_at_level(prepared, &params)).await
+            }
             Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
         }
     }
 
-    /// Runs a statement about rows: within what is open, or on its own.
-    ///
-    /// On its own it is one request, at the level of the engine's own. A PostgreSQL server knows of a higher level only
-    /// by a transaction that says so: what is not serializable there is not seen by those who are.
-    async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
-        let alone = self.open.is_none();
-        if !alone || self.database.is_sqlite() || self.modes().isolation == Isolation::ReadCommitted {
-            return self.rows_now(prepared, params).await;
-        }
+    /// Whether a statement on its own must be a transaction that says its level. A PostgreSQL server knows by that alone
+    /// that a statement is to be serializable, and those who are do not see one that is not.
+    fn must_say_level(&self) -> bool {
+        self.open.is_none() && self.modes().isolation != Isolation::ReadCommitted && !self.database.is_sqlite()
+    }
+
+    async fn rows_at_level(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
         self.begin_implicit();
-        let answer = self.rows_now(prepared, params).await;
+        let answer = self.rows(prepared, params).await;
         match answer.is_ok() {
             true => self.commit().await?,
             false => self.roll_back().await,
@@ -350,7 +351,7 @@ impl Session {
     }
 
     /// Runs a statement about rows, with the plan of the present schema.
-    async fn rows_now(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
+    async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {

@@ -73,3 +73,30 @@ async fn prepared_transactions_follow_the_decision_after_a_death() {
         assert_eq!(db.client().run("SELECT count(*) FROM t").await, vec![expected], "{planted:?}");
     }
 }
+
+/// I-20: a prepared transaction that was decided on and that somebody has rolled back on its server is told, and nobody
+/// is served as if nothing had happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vanished_part_of_a_decided_transaction_is_told() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let urls = urls(&server, 2);
+    let mut config = Config::postgres(folder.path(), urls.clone());
+    config.planted = Some(Planted::DieAfterDecision);
+    {
+        let database = Database::open(config.clone(), env()).await.unwrap();
+        let db = Db { database, folder: tempfile::tempdir().unwrap() };
+        let mut client = db.client();
+        client.run("CREATE TABLE t (id int PRIMARY KEY)").await;
+        assert_eq!(client.fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "08007");
+    }
+    let name = urls[1].rsplit('/').next().unwrap();
+    let (client, connection) = tokio_postgres::connect(&urls[1], tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let rows = client.query("SELECT gid FROM pg_prepared_xacts WHERE database = $1", &[&name]).await.unwrap();
+    let gid: String = rows.first().expect("it is prepared").get(0);
+    client.batch_execute(&format!("ROLLBACK PREPARED '{gid}'")).await.unwrap();
+    config.planted = None;
+    let Err(error) = Database::open(config, env()).await else { panic!("half a transaction is served") };
+    assert!(error.message.contains("decided"), "{error}");
+}

@@ -456,8 +456,10 @@ impl Shard for PostgresShard {
         self.inner.within(OWN_LIMIT, pledge::list(&self.inner.control, &self.inner.id, prefix)).await
     }
 
-    async fn redeem(&self, id: &PledgeId, _redo: Option<Vec<u8>>) -> Result<()> {
-        let word = pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Commit);
+    async fn redeem(&self, id: &PledgeId, redo: Option<Vec<u8>>) -> Result<()> {
+        let xid = redo.and_then(|redo| String::from_utf8(redo).ok());
+        let (control, shard) = (&self.inner.control, &self.inner.id);
+        let word = pledge::end(control, shard, id, pledge::Word::Commit, xid.as_deref());
         self.inner.within(OWN_LIMIT, word).await?;
         // It may have changed the schema.
         self.inner.clients.forget_statements();
@@ -466,7 +468,8 @@ impl Shard for PostgresShard {
     }
 
     async fn revoke(&self, id: &PledgeId) -> Result<()> {
-        self.inner.within(OWN_LIMIT, pledge::end(&self.inner.control, &self.inner.id, id, pledge::Word::Rollback)).await
+        let (control, shard) = (&self.inner.control, &self.inner.id);
+        self.inner.within(OWN_LIMIT, pledge::end(control, shard, id, pledge::Word::Rollback, None)).await
     }
 
     /// The server forgets a pledge when it is kept.

@@ -2,7 +2,8 @@
 //!
 //! The server keeps a prepared transaction through crashes, with its locks and so with its fences, until somebody says
 //! `COMMIT PREPARED` or `ROLLBACK PREPARED`. One that is not there any more has been ended by whoever came first, which
-//! was right: all who say the word know the same decision.
+//! was right if it was one of us: all who say the word know the same decision. An operator may have said another one, so
+//! a pledge carries the number of its transaction, as its redo, and the server is asked what became of that.
 //!
 //! The server knows prepared transactions by names that are its own and not a database's. Several shards may be on one
 //! server, so each adds its own name to the pledge's.
@@ -11,7 +12,7 @@
 //!   * I-20  a pledge that was decided on is kept, whatever crashes
 
 use super::fault;
-use super::pool::Connections;
+use super::pool::{Conn, Connections};
 use super::transaction::bounded;
 use crate::env::Env;
 use crate::error::{Result, ShardError, SqlError};
@@ -55,8 +56,14 @@ pub(super) fn refusal(error: ShardError) -> ShardError {
     }
 }
 
-/// Ends a prepared transaction, if it is there.
-pub(super) async fn end(control: &Connections, shard: &ShardId, id: &PledgeId, word: Word) -> Result<()> {
+/// Ends a prepared transaction, if it is there. `xid` is its number, if it is known.
+pub(super) async fn end(
+    control: &Connections,
+    shard: &ShardId,
+    id: &PledgeId,
+    word: Word,
+    xid: Option<&str>,
+) -> Result<()> {
     let text = match word {
         Word::Commit => format!("COMMIT PREPARED '{}'", name(id, shard)),
         Word::Rollback => format!("ROLLBACK PREPARED '{}'", name(id, shard)),
@@ -64,11 +71,27 @@ pub(super) async fn end(control: &Connections, shard: &ShardId, id: &PledgeId, w
     let conn = control.lend().await?;
     match conn.batch_execute(&text).await {
         Ok(()) => {}
-        Err(error) if error.code().is_some_and(|code| code.code() == UNKNOWN) => {}
+        Err(error) if error.code().is_some_and(|code| code.code() == UNKNOWN) => {
+            if let (Word::Commit, Some(xid)) = (word, xid) {
+                check_committed(&conn, id, xid).await?;
+            }
+        }
         Err(error) => return Err(fault::before_commit(error)),
     }
     conn.keep();
     Ok(())
+}
+
+/// A transaction that was to be committed and is not there must have been committed. Of one from long ago the server does
+/// not know any more.
+async fn check_committed(conn: &Conn, id: &PledgeId, xid: &str) -> Result<()> {
+    let row = conn.row("SELECT pg_xact_status($1::text::xid8)", &[&xid]).await?;
+    match row.get::<_, Option<&str>>(0) {
+        None | Some("committed") => Ok(()),
+        Some(status) => Err(ShardError::Corrupt(format!(
+            "prepared transaction {id} was decided to be committed, and somebody else has ended it: it is {status}"
+        ))),
+    }
 }
 
 pub(super) async fn list(control: &Connections, shard: &ShardId, prefix: &str) -> Result<Vec<PledgeId>> {
@@ -91,11 +114,13 @@ pub(super) struct PgPledge {
     pub(super) env: Arc<dyn Env>,
     pub(super) shard: ShardId,
     pub(super) id: PledgeId,
+    /// The number of its transaction.
+    pub(super) xid: String,
 }
 
 impl PgPledge {
     async fn say(&self, word: Word) -> Result<()> {
-        let work = Box::pin(end(&self.control, &self.shard, &self.id, word));
+        let work = Box::pin(end(&self.control, &self.shard, &self.id, word, Some(&self.xid)));
         bounded(self.env.as_ref(), &Limits::default(), WORD_LIMIT, work).await?
     }
 }
@@ -103,7 +128,7 @@ impl PgPledge {
 #[async_trait]
 impl Pledge for PgPledge {
     fn redo(&self) -> Option<&[u8]> {
-        None
+        Some(self.xid.as_bytes())
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {

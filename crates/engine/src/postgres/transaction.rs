@@ -841,13 +841,17 @@ impl Transaction for PgTransaction {
     async fn pledge(mut self: Box<Self>, id: &PledgeId, _forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
         let conn = self.take_live()?;
         let text = pledge::prepare_text(id, &self.shard);
-        let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, plain(&conn, &text)).await;
+        let work = async {
+            let xid: String = conn.row("SELECT pg_current_xact_id()::text", &[]).await?.get(0);
+            plain(&conn, &text).await.map(|()| xid)
+        };
+        let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, work).await;
         match result {
-            Ok(()) => {
+            Ok(xid) => {
                 self.give_back(conn, Ended::Closed);
                 let changed = self.changed.is_some().then(|| self.clients.clone());
                 let (control, env) = (self.control.clone(), self.env.clone());
-                Ok(Box::new(PgPledge { control, changed, env, shard: self.shard.clone(), id: id.clone() }))
+                Ok(Box::new(PgPledge { control, changed, env, shard: self.shard.clone(), id: id.clone(), xid }))
             }
             Err(error) => {
                 // If it is lost, the server may have prepared: nobody decides on it, and so it will be revoked.

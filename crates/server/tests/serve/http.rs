@@ -46,3 +46,27 @@ fn statements_need_a_role_and_a_body() {
     let large = format!(r#"{{"sql":"{}"}}"#, "x".repeat(9 << 20));
     assert_eq!(code(post(&server, Some(&good), "", &large)), (413, "54000".into()));
 }
+
+/// Each shard's work is in the metrics, and there are as many labels as shards.
+#[test]
+fn metrics_tell_what_each_shard_did() {
+    let server = Server::start(&["--shards", "3"]);
+    let good = format!("isles:{}", server.password);
+    let run = |sql: &str| {
+        let (status, answer) = post(&server, Some(&good), "", &format!(r#"{{"sql":"{sql}"}}"#));
+        assert_eq!(status, 200, "{answer}");
+    };
+    run("create table t (id int primary key)");
+    run("insert into t select n from generate_series(1, 30) n");
+    run("select * from t");
+    let metrics = server.get("/metrics");
+    let values = |name: &str| -> Vec<f64> {
+        let of = metrics.lines().filter_map(|line| line.strip_prefix(&format!("isles_shard_{name}_total{{shard=\"s")));
+        of.map(|rest| rest.split_once("\"} ").unwrap().1.parse().unwrap()).collect()
+    };
+    assert_eq!(values("rows").len(), 3, "{metrics}");
+    assert_eq!(values("rows").iter().sum::<f64>(), 60.0, "each row was inserted and read: {metrics}");
+    assert_eq!(values("statements").iter().sum::<f64>(), 33.0, "{metrics}");
+    assert_eq!(values("errors"), [0.0; 3]);
+    assert!(values("seconds").iter().all(|seconds| *seconds > 0.0), "{metrics}");
+}

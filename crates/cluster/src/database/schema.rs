@@ -44,8 +44,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const CURRENT: &str = "schema/current";
-/// Positions of sequences that are gone are removed with the decision, so many of them. The others do no harm.
-const MAX_REMOVED: usize = OPERATIONS_MAX / 2;
+/// Writes of the catalog that a decision, its last piece of redo, the schema and the routing need.
+const RESERVED: usize = 4;
 
 /// Tells schemas apart that plans may have been made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -301,7 +301,9 @@ impl Turnover {
         for (name, position) in own.numbers.lock().iter() {
             transaction = transaction.put_json(sequence::key(name)?, position).map_err(catalog_error)?;
         }
-        for name in self.gone().iter().take(MAX_REMOVED) {
+        // Positions of sequences that are gone do no harm; they go as far as there is room.
+        let room = OPERATIONS_MAX.saturating_sub(RESERVED + transaction.writes.len());
+        for name in self.gone().iter().take(room) {
             transaction.writes.push(Write::Delete(sequence::key(name)?));
         }
         Ok(transaction)

@@ -7,7 +7,8 @@
 //! The shards are entered when a statement needs them, so BEGIN costs nothing and holds nothing.
 //!
 //! A transaction that waits for its client longer than `idle_in_transaction_session_timeout` is rolled back, since it
-//! may hold a shard's writer; the client's next statement is told (25P03).
+//! may hold a shard's writer; the client's next statement is told (25P03). One that has changed the schema keeps everyone
+//! else out, and is rolled back after a minute at the latest.
 
 use super::plans::Compiled;
 use super::settings::Mark;
@@ -22,6 +23,9 @@ use std::time::Duration;
 
 /// How often the watch looks at a transaction whose limit has not been told.
 const WATCH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a transaction that is alone in the database may wait for its client.
+const ALONE_IDLE: Duration = Duration::from_secs(60);
 
 /// Who began a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +71,11 @@ impl Slot {
 
     pub(super) fn txn(&mut self) -> Result<&mut Txn> {
         self.txn.as_mut().ok_or_else(idle_too_long)
+    }
+
+    /// One who is alone in the database keeps everyone out, so it may not wait for its client for ever.
+    pub(super) fn limit_alone(&mut self) {
+        self.limit = Some(self.limit.map_or(ALONE_IDLE, |limit| limit.min(ALONE_IDLE)));
     }
 
     pub(super) fn touch(&mut self, now: Duration) {
@@ -213,13 +222,15 @@ impl Session {
         slot.touch(self.database.env.elapsed());
         slot.limit = self.settings.meaning().idle_timeout;
         drop(slot);
-        self.watch_idle();
+        if self.idle_limit().is_some() {
+            self.watch_idle();
+        }
         Ok(())
     }
 
     /// Starts the one who ends transactions that wait too long, once for each session.
-    fn watch_idle(&mut self) {
-        if self.idle_limit().is_none() || std::mem::replace(&mut self.watched, true) {
+    pub(super) fn watch_idle(&mut self) {
+        if std::mem::replace(&mut self.watched, true) {
             return;
         }
         let (slot, env) = (Arc::downgrade(&self.slot), self.database.env.clone());

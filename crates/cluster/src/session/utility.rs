@@ -472,12 +472,18 @@ impl Session {
         if !self.has_begun().await {
             let guard = Arc::new(self.database.hold_schema_alone(bounds).await?);
             self.enter_transaction(&guard).await?;
-            return Ok(guard);
         }
-        let mut slot = self.slot.lock().await;
-        let txn = slot.txn()?;
-        txn.be_alone(bounds).await?;
-        Ok(txn.schema.clone())
+        let guard = {
+            let mut slot = self.slot.lock().await;
+            let txn = slot.txn()?;
+            txn.be_alone(bounds).await?;
+            let guard = txn.schema.clone();
+            slot.limit_alone();
+            slot.touch(self.database.env.elapsed());
+            guard
+        };
+        self.watch_idle();
+        Ok(guard)
     }
 
     async fn change_schema(&mut self, change: &Change, bounds: &Bounds) -> Result<()> {

@@ -368,3 +368,19 @@ async fn a_change_after_a_write_does_not_wait_for_those_who_wait_for_it() {
     let done: u64 = writes.await.unwrap();
     assert_eq!(client.run("SELECT count(*) FROM t").await, vec![done.to_string()]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_is_alone_and_says_nothing_is_rolled_back_for_the_others() {
+    let both = Both::open().await;
+    for (engine, db) in both.each() {
+        let (mut client, mut other) = (db.client(), db.client());
+        client.run("SET idle_in_transaction_session_timeout = 100").await;
+        client.run("BEGIN").await;
+        client.run("CREATE TABLE t (id int PRIMARY KEY)").await;
+        // It waits for the other to end, which nobody but the limit makes it do.
+        assert_eq!(other.run("CREATE TABLE u (id int PRIMARY KEY)").await, vec!["CREATE TABLE"], "{engine}");
+        assert_eq!(client.fails("INSERT INTO t VALUES (1)").await, "25P03", "{engine}");
+        client.run("ROLLBACK").await;
+        assert_eq!(client.run(TABLES).await, vec!["u"], "{engine}");
+    }
+}

@@ -394,7 +394,6 @@ fn refused(node: Node<'_>) -> SqlError {
         Node::CreateFunctionStmt(_) => "CREATE FUNCTION",
         Node::CreateTrigStmt(_) => "CREATE TRIGGER",
         Node::CreateEventTrigStmt(_) => "CREATE EVENT TRIGGER",
-        Node::CreateExtensionStmt(_) => "CREATE EXTENSION",
         Node::CreateEnumStmt(_) | Node::CompositeTypeStmt(_) | Node::CreateRangeStmt(_) | Node::DefineStmt(_) => {
             "CREATE TYPE, AGGREGATE, OPERATOR and the like"
         }

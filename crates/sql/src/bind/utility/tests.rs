@@ -148,9 +148,11 @@ fn roles_and_what_is_refused() {
         ("LISTEN x", "LISTEN"),
         ("LOCK TABLE notes", "LOCK TABLE"),
         ("DO 'BEGIN END'", "DO"),
-        ("CREATE EXTENSION IF NOT EXISTS \"uuid-ossp\"", "CREATE EXTENSION"),
         ("CREATE TRIGGER t BEFORE INSERT ON notes FOR EACH ROW EXECUTE FUNCTION f()", "CREATE TRIGGER"),
     ] {
         assert_eq!(refused(sql), format!("0A000: {what} is not supported"));
     }
+    let missing = "0A000: extension \"uuid-ossp\" is not available";
+    assert_eq!(refused("CREATE EXTENSION IF NOT EXISTS \"uuid-ossp\""), missing);
+    assert_eq!(refused("CREATE EXTENSION plpgsql"), "42710: extension \"plpgsql\" already exists");
 }

@@ -228,6 +228,12 @@ pub trait Transaction: Send {
         None
     }
 
+    /// Whether nothing that others can see has been committed since the moment that a reading transaction shows. None
+    /// where that cannot be told.
+    fn is_current(&mut self) -> Option<bool> {
+        None
+    }
+
     /// Whether there is anything to commit.
     async fn has_written(&mut self) -> Result<bool>;
 

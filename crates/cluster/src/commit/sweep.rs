@@ -300,8 +300,14 @@ fn whatever_operation_a_crash_strikes_a_schema_and_its_rows_are_everywhere_or_no
 /// transaction on all shards or on none.
 #[test]
 fn whatever_sync_fails_a_transaction_is_on_all_shards_or_on_none() {
+    for kind in [Kind::Rows, Kind::Schema] {
+        fail_each_sync(kind);
+    }
+}
+
+fn fail_each_sync(kind: Kind) {
     let disk = Disk::new(3).expect("a disk");
-    count_operations(&disk);
+    count_operations(&disk, kind);
     let syncs = disk.counts().syncs;
     assert!(syncs > 10, "{syncs}");
     let mut stopped = 0;
@@ -310,14 +316,14 @@ fn whatever_sync_fails_a_transaction_is_on_all_shards_or_on_none() {
         disk.fail_sync_at(sync, Times::Once);
         let mut told = Told::default();
         let sim = Sim::new(sync);
-        let ended = sim.run(async { work(&sim, &disk, &mut told, None).await });
+        let ended = sim.run(async { work(&sim, &disk, &mut told, None, kind).await });
         stopped += u64::from(ended.unwrap_or_else(|stuck| panic!("sync {sync}: {stuck}")).is_err());
         disk.crash();
         drop(sim);
         disk.restart(Crash::ALL[sync as usize % Crash::ALL.len()]);
         disk.heal();
         let sim = Sim::new(sync + 1);
-        let checked = sim.run(check(&sim, &disk, &told)).unwrap_or_else(|stuck| panic!("sync {sync}: {stuck}"));
+        let checked = sim.run(check(&sim, &disk, &told, kind)).unwrap_or_else(|stuck| panic!("sync {sync}: {stuck}"));
         assert_eq!(checked, Ok(()), "sync {sync} of {syncs} failed");
     }
     assert!(stopped > 0, "no failure was told");

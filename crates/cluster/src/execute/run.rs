@@ -100,7 +100,8 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 let policy = self.schema.routing(&self.database.routing);
-                let output = self.run_plan(plan, txn, &policy).await;
+                // Boxed, here and below: the way of most statements, one request, stays a small future.
+                let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
                 txn.end_statement();
                 output
             }
@@ -136,7 +137,7 @@ impl<'a> Runner<'a> {
         let read_only = matches!(plan, Plan::Query(query) if !query.locks);
         let isolation = if read_only { Isolation::RepeatableRead } else { Isolation::ReadCommitted };
         let mut txn = Txn::begin(self.database, Modes { isolation, read_only }, self.schema.clone())?;
-        let output = self.run_plan(plan, &mut txn, policy).await?;
+        let output = Box::pin(self.run_plan(plan, &mut txn, policy)).await?;
         if read_only {
             txn.rollback().await;
         } else {

@@ -13,6 +13,9 @@
 //! read: at its end it takes their writers as well, which fails if they have changed since. So everything that it read
 //! and wrote holds at the moment of its commit.
 //!
+//! One that only reads several shards must see them at one moment. So when it enters another one, what it shows of the
+//! others must still be what they have. If all its shards are new to it, it looks again; else it fails with 40001.
+//!
 //! A transaction that changes the schema has a part on every shard, each with the change, and is alone in the database.
 //! What it runs afterwards sees its own schema; others see it when it has committed.
 //!
@@ -33,9 +36,12 @@ use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{Begin, Engine, Isolation, Outcome, Shard, Statement, Transaction};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RoutingVersion, ShardId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+/// Between two looks at shards that change while they are looked at.
+const MOMENT_PAUSE: Duration = Duration::from_micros(50);
 /// Savepoints that are open at once.
 pub(crate) const MAX_SAVEPOINTS: usize = 1_000;
 
@@ -84,6 +90,19 @@ pub(crate) struct Txn {
     _active: Active,
 }
 
+impl Part {
+    /// PostgreSQL keeps its levels on each server by itself.
+    fn is_current(&mut self) -> bool {
+        self.transaction.is_current() != Some(false)
+    }
+}
+
+fn moment_passed(why: impl Into<String>) -> SqlError {
+    SqlError::new("40001", "could not serialize access due to concurrent update")
+        .with_detail(why)
+        .with_hint("retry the transaction")
+}
+
 /// As a client sees a shard's error inside of a transaction.
 pub(crate) fn people(error: ShardError) -> SqlError {
     error.for_people()
@@ -123,8 +142,38 @@ impl Txn {
             && self.database.shards.engine(shard) == Some(Engine::Sqlite)
     }
 
-    /// Enters shards, all under one latch, so that no commit over several of them lies between.
+    /// Enters shards, so that what is read of all is of one moment.
     pub(crate) async fn enter(&mut self, visits: &[Visit], bounds: &Bounds) -> Result<(), SqlError> {
+        let known: BTreeSet<ShardId> = self.parts.keys().cloned().collect();
+        loop {
+            self.enter_all(visits, bounds).await?;
+            let is_new = self.parts.len() > known.len() && self.parts.len() > 1;
+            if !is_new || !self.is_of_one_moment() || self.parts.values_mut().all(Part::is_current) {
+                return Ok(());
+            }
+            if !known.is_empty() {
+                return Err(moment_passed("a shard that was read before has changed"));
+            }
+            self.parts.clear();
+            self.first_moment = None;
+            bounds.check(&*self.database.env)?;
+            // Whoever commits all the time must not keep a reader out, nor a reader a simulated clock.
+            self.database.env.sleep(MOMENT_PAUSE).await;
+        }
+    }
+
+    /// Whether it only reads, at a level that promises one moment. One that writes makes sure at its end.
+    fn is_of_one_moment(&self) -> bool {
+        let promised = match self.modes.isolation {
+            Isolation::ReadCommitted => false,
+            Isolation::RepeatableRead => self.modes.read_only,
+            Isolation::Serializable => true,
+        };
+        promised && self.parts.values().all(|part| part.access == Access::Read)
+    }
+
+    /// Enters shards, all under one latch, so that no commit over several of them lies between.
+    async fn enter_all(&mut self, visits: &[Visit], bounds: &Bounds) -> Result<(), SqlError> {
         let writes = visits.iter().any(|visit| visit.access == Access::Write);
         if writes && self.modes.read_only {
             return Err(SqlError::new("25006", "cannot execute this statement in a read-only transaction"));
@@ -165,9 +214,7 @@ impl Txn {
         let first = *self.first_moment.get_or_insert_with(|| latches.now());
         match latches.commit_of(shard) > first {
             false => Ok(()),
-            true => Err(SqlError::new("40001", "could not serialize access due to concurrent update")
-                .with_detail(format!("a transaction over shard {shard} and others has committed meanwhile"))
-                .with_hint("retry the transaction")),
+            true => Err(moment_passed(format!("a transaction over shard {shard} and others has committed meanwhile"))),
         }
     }
 

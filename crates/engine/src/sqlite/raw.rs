@@ -403,6 +403,30 @@ impl Db {
         Ok(())
     }
 
+    /// The head of the WAL's index, which all connections share: it changes with every commit, at the moment at which
+    /// others can see it. None before the connection's first read.
+    pub(super) fn wal_head(&self) -> Option<WalHead> {
+        let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+        let answer: *mut *mut ffi::sqlite3_file = &mut file;
+        let what = ffi::SQLITE_FCNTL_FILE_POINTER;
+        // SAFETY: the handle is live, and the answer has a place.
+        let code = unsafe { ffi::sqlite3_file_control(self.handle(), c"main".as_ptr(), what, answer.cast()) };
+        if code != ffi::SQLITE_OK || file.is_null() {
+            return None;
+        }
+        // SAFETY: an open file of a live connection, which this thread alone uses.
+        let methods = unsafe { (*file).pMethods.as_ref() }.filter(|methods| methods.iVersion >= 2)?;
+        let mut region = std::ptr::null_mut();
+        // SAFETY: as above; the region is not made if it is not there.
+        let code = unsafe { methods.xShmMap?(file, 0, WAL_REGION_BYTES, 0, &mut region) };
+        if code != ffi::SQLITE_OK || region.is_null() {
+            return None;
+        }
+        // SAFETY: the region stays mapped while the file is open and begins with the head. A head that is being
+        // written while it is read is unlike the one before.
+        Some(WalHead(std::array::from_fn(|at| unsafe { region.cast::<u32>().add(at).read_volatile() })))
+    }
+
     /// Lets go of a kept snapshot, so that the WAL behind it can be reused.
     pub(super) fn end_snapshot(&mut self) -> Result<()> {
         if self.kept.take().is_some() { self.end_read() } else { Ok(()) }
@@ -746,6 +770,13 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 }
+
+/// What a WAL's index begins with: a counter of commits and checksums among it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WalHead([u32; 12]);
+
+/// The index is mapped in regions of this size.
+const WAL_REGION_BYTES: c_int = 32 << 10;
 
 fn run_prepared(
     handle: *mut ffi::sqlite3,

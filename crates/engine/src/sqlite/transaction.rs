@@ -9,7 +9,7 @@
 
 use super::pledge::{self, SqlitePledge};
 use super::queue::{self, WriterGuard};
-use super::raw::Db;
+use super::raw::{Db, WalHead};
 use super::reader::{self, ReaderGuard};
 use super::writer::{CommitError, State};
 use super::{Shared, capture, ddl, schema};
@@ -26,6 +26,8 @@ use std::sync::atomic::Ordering;
 
 /// Savepoints open at once.
 const MAX_SAVEPOINTS: usize = 1_000;
+/// How often a snapshot is taken anew to learn which it is: commits that come as fast as that are rare.
+const SNAPSHOT_TRIES: usize = 8;
 
 /// A savepoint of a writer: what had been captured, and what the shard was.
 type Place = (capture::Mark, State);
@@ -94,6 +96,8 @@ struct SqliteTransaction {
     env: Arc<dyn Env>,
     /// Of a reader: the shard's state when its snapshot was begun, or before.
     state: Option<StateNumber>,
+    /// Of a reader: the WAL as its snapshot has it; None if that could not be told.
+    head: Option<WalHead>,
 }
 
 pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn Transaction>> {
@@ -119,24 +123,39 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         limits: begin.limits,
         env: shared.env.clone(),
         state: (begin.access == Access::Read).then_some(state),
+        head: None,
     };
-    transaction.job(|held, _| start(held)).await?;
+    transaction.head = transaction.job(|held, _| start(held)).await?;
     Ok(Box::new(transaction))
 }
 
-fn start(held: &mut Held) -> Result<()> {
+fn start(held: &mut Held) -> Result<Option<WalHead>> {
     match held {
         Held::Writer(guard) => {
             guard.writer().begin()?;
             guard.writer().capture_redo();
-            Ok(())
+            Ok(None)
         }
-        Held::Reader(guard) => {
-            guard.db().own("BEGIN", &[], &[])?;
-            // The snapshot is taken by the first read, and the fences are checked after it.
-            guard.db().own("SELECT 1 FROM _isles_meta LIMIT 1", &[], &[]).map(drop)
-        }
+        Held::Reader(guard) => take_snapshot(guard.db()),
     }
+}
+
+/// Takes a snapshot, and finds out which it is: the one between two equal looks at the WAL's head. A new connection
+/// knows the head only after its first read, and commits may come in between.
+fn take_snapshot(db: &mut Db) -> Result<Option<WalHead>> {
+    let mut before = db.wal_head();
+    for last in (0..SNAPSHOT_TRIES).rev() {
+        db.own("BEGIN", &[], &[])?;
+        // The snapshot is taken by the first read, and the fences are checked after it.
+        db.own("SELECT 1 FROM _isles_meta LIMIT 1", &[], &[])?;
+        let after = db.wal_head();
+        if before == after || last == 0 {
+            return Ok(after.filter(|_| before == after));
+        }
+        db.end_read()?;
+        before = after;
+    }
+    Ok(None)
 }
 
 impl SqliteTransaction {
@@ -321,6 +340,15 @@ impl Transaction for SqliteTransaction {
 
     fn state(&self) -> Option<StateNumber> {
         self.state
+    }
+
+    fn is_current(&mut self) -> Option<bool> {
+        match &mut self.held {
+            Some(Held::Reader(guard)) => Some(self.head.is_some() && guard.db().wal_head() == self.head),
+            // Nobody else commits while it has the writer.
+            Some(Held::Writer(_)) => Some(true),
+            None => Some(false),
+        }
     }
 
     async fn has_written(&mut self) -> Result<bool> {

@@ -59,6 +59,8 @@ pub(super) enum Ended {
     Open,
 }
 
+type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>>;
+
 pub(super) struct Connections {
     pool: Pool,
     config: Config,
@@ -66,7 +68,7 @@ pub(super) struct Connections {
     /// Connections that are lent out or being reset.
     lent: Arc<AtomicUsize>,
     /// Texts that look at the fences, by the texts they were made of and what they claim.
-    fenced: Mutex<HashMap<(Arc<str>, Shape), Arc<str>>>,
+    fenced: Mutex<FencedTexts>,
 }
 
 /// Reads a URL into what tokio-postgres needs. The URL may hold a password, so nothing of it goes into the error.

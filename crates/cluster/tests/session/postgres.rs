@@ -44,6 +44,20 @@ async fn without_prepared_transactions_nothing_is_written_to_several_shards() {
     assert_eq!(client.fails("SELECT count(*) FROM t").await, "42P01");
 }
 
+/// Makes a table, and then dies at a point of a commit of rows over all shards.
+async fn die_during_a_commit(config: &Config, planted: Planted) {
+    let open = async |config: Config| {
+        let database = Database::open(config, env()).await.unwrap();
+        Db { database, folder: tempfile::tempdir().unwrap() }
+    };
+    let db = open(config.clone()).await;
+    db.client().run("CREATE TABLE t (id int PRIMARY KEY)").await;
+    db.database.close().await.unwrap();
+    drop(db);
+    let db = open(Config { planted: Some(planted), ..config.clone() }).await;
+    assert_eq!(db.client().fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "08007");
+}
+
 /// I-20: what was not decided is rolled back, and what was decided is committed, after the coordinator has died and the
 /// server was killed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
@@ -51,23 +65,10 @@ async fn prepared_transactions_follow_the_decision_after_a_death() {
     for (planted, expected) in [(Planted::DieAfterPledge, "0"), (Planted::DieAfterDecision, "6")] {
         let server = server();
         let folder = tempfile::tempdir().unwrap();
-        let mut config = Config::postgres(folder.path(), urls(&server, 3));
-        {
-            let database = Database::open(config.clone(), env()).await.unwrap();
-            let db = Db { database, folder: tempfile::tempdir().unwrap() };
-            db.client().run("CREATE TABLE t (id int PRIMARY KEY)").await;
-            db.database.close().await.unwrap();
-        }
-        config.planted = Some(planted);
-        {
-            let database = Database::open(config.clone(), env()).await.unwrap();
-            let db = Db { database, folder: tempfile::tempdir().unwrap() };
-            let mut client = db.client();
-            assert_eq!(client.fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "08007");
-        }
+        let config = Config::postgres(folder.path(), urls(&server, 3));
+        die_during_a_commit(&config, planted).await;
         server.kill9();
         server.restart();
-        config.planted = None;
         let database = Database::open(config, env()).await.unwrap();
         let db = Db { database, folder };
         assert_eq!(db.client().run("SELECT count(*) FROM t").await, vec![expected], "{planted:?}");
@@ -81,22 +82,14 @@ async fn a_vanished_part_of_a_decided_transaction_is_told() {
     let server = server();
     let folder = tempfile::tempdir().unwrap();
     let urls = urls(&server, 2);
-    let mut config = Config::postgres(folder.path(), urls.clone());
-    config.planted = Some(Planted::DieAfterDecision);
-    {
-        let database = Database::open(config.clone(), env()).await.unwrap();
-        let db = Db { database, folder: tempfile::tempdir().unwrap() };
-        let mut client = db.client();
-        client.run("CREATE TABLE t (id int PRIMARY KEY)").await;
-        assert_eq!(client.fails("INSERT INTO t VALUES (1), (2), (3), (4), (5), (6)").await, "08007");
-    }
+    let config = Config::postgres(folder.path(), urls.clone());
+    die_during_a_commit(&config, Planted::DieAfterDecision).await;
     let name = urls[1].rsplit('/').next().unwrap();
     let (client, connection) = tokio_postgres::connect(&urls[1], tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let rows = client.query("SELECT gid FROM pg_prepared_xacts WHERE database = $1", &[&name]).await.unwrap();
     let gid: String = rows.first().expect("it is prepared").get(0);
     client.batch_execute(&format!("ROLLBACK PREPARED '{gid}'")).await.unwrap();
-    config.planted = None;
     let Err(error) = Database::open(config, env()).await else { panic!("half a transaction is served") };
     assert!(error.message.contains("decided"), "{error}");
 }

@@ -86,6 +86,16 @@ fn splitmix(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// A number that a variable of the environment gives, in decimal or as `0x…`: a seed, or how many.
+pub fn number_from_env(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use isles_sim::check::{Checked, Level, check};
 use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;
+use isles_sim::rng::number_from_env as number;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,15 +162,6 @@ impl Driver {
         self.sim.kill(NODE);
         ended.map_err(|error| format!("without faults, the database says: {error}"))
     }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
 
 fn new_disk() -> Arc<Disk> {

@@ -23,6 +23,7 @@ use history::{Report, Verdict};
 use isles_engine::sqlite::Planted;
 use isles_sim::disk::Disk;
 use isles_sim::exec::Options;
+use isles_sim::rng::number_from_env as number;
 use isles_sim::trace::{Keep, Sometimes};
 use std::sync::Arc;
 
@@ -61,15 +62,6 @@ const EXPECTED: [&str; 23] = [
     "restart",
     "slow disk",
 ];
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
-}
 
 fn new_disk() -> Arc<Disk> {
     Arc::new(Disk::new(0).expect("a disk"))

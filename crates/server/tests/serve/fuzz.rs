@@ -6,6 +6,7 @@
 
 use crate::harness::{Heard, Server, message};
 use isles_sim::rng::Rng;
+use isles_sim::rng::number_from_env as number;
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -234,15 +235,6 @@ fn whole(mut heard: &[u8], seed: u64) {
             .unwrap_or_else(|| panic!("half a message; replay: cargo xtask fuzz wire --seed {seed:#x}"));
     }
     assert!(heard.is_empty(), "half a message; replay: cargo xtask fuzz wire --seed {seed:#x}");
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
 
 /// I-55, F17: after each batch nobody has panicked, no place is lost, and a fresh client is served.

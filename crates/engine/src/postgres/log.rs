@@ -376,6 +376,7 @@ async fn settle(conn: &Conn, env: &dyn Env) -> Result<()> {
 /// Switches of the capture take turns, across processes. The lock goes with the reset of the connection.
 async fn take_turn(conn: &Conn) -> Result<()> {
     let text = format!("SELECT pg_advisory_lock({LOCK_CLASS}, {CAPTURE_SLOT})");
+    conn.runs_foreign();
     conn.batch_execute(&text).await.map_err(fault::before_commit)
 }
 

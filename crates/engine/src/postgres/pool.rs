@@ -171,7 +171,7 @@ pub(super) struct Conn {
     env: Arc<dyn Env>,
     /// A cancel request is on its way, and may hit whatever comes next on this connection.
     cancelled: AtomicBool,
-    /// It has run a text that Isles did not compose.
+    /// It has run a text that may leave something behind: one that Isles did not compose, or a lock of the session.
     foreign: AtomicBool,
     lent: Option<Lent>,
 }

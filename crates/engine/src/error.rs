@@ -110,6 +110,8 @@ impl ShardError {
 impl From<SchemaError> for ShardError {
     fn from(error: SchemaError) -> ShardError {
         let sqlstate = match error {
+            SchemaError::NoNamespace(_) => "3F000",
+            SchemaError::NamespaceExists(_) => "42P06",
             SchemaError::NoTable(_) => "42P01",
             SchemaError::Exists(_) => "42P07",
             SchemaError::NoColumn { .. } => "42703",

@@ -19,16 +19,19 @@
 //! as each engine's printer says it. A view's query, a default and a comment are kept for the router; they change
 //! nothing in a shard but the schema it remembers.
 //!
-//! In reading order: this file has what a schema is, [`apply`] how it changes and what must hold, [`sql_type`] how
-//! PostgreSQL writes a declared type.
+//! In reading order: [`relation`] has how relations are named, this file what a schema is, [`apply`] how it changes and
+//! what must hold, [`sql_type`] how PostgreSQL writes a declared type.
 
 mod apply;
+mod relation;
 mod sql_type;
+
+pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};
 use crate::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// As PostgreSQL: identifiers have at most 63 bytes.
@@ -301,8 +304,23 @@ impl Table {
     pub fn primary_key_name(&self) -> String {
         match &self.primary_key_name {
             Some(name) => name.clone(),
-            None => fitting_name(&self.name, "", "pkey"),
+            None => fitting_name(self.plain_name(), "", "pkey"),
         }
+    }
+
+    /// What PostgreSQL calls its schema.
+    pub fn namespace(&self) -> &str {
+        relation_parts(&self.name).0
+    }
+
+    /// Its name without the namespace.
+    pub fn plain_name(&self) -> &str {
+        plain_name(&self.name)
+    }
+
+    /// The one text for a key of the table, as a relation.
+    pub fn key_relation(&self, key: &str) -> String {
+        relation_name(self.namespace(), key)
     }
 
     /// Whether a constraint of the table has this name; they share one space of names.
@@ -394,6 +412,13 @@ pub enum ObjectKind {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchemaChange {
+    CreateNamespace {
+        namespace: String,
+    },
+    /// It must be empty.
+    DropNamespace {
+        namespace: String,
+    },
     CreateTable(Table),
     DropTable {
         table: String,
@@ -522,6 +547,9 @@ pub struct View {
     pub sql: String,
     /// The columns' names, which may differ from the query's, and their types when the view was made.
     pub columns: Vec<(String, SqlType)>,
+    /// Where its query's names are looked up, when that is not `public` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Vec<String>>,
 }
 
 /// A source of numbers, unique over all shards. Its position is in the catalog.
@@ -542,10 +570,16 @@ pub struct Sequence {
 
 /// The default of a serial column: the next number of a sequence, in the text that PostgreSQL shows.
 pub fn nextval_default(sequence: &str) -> String {
-    let mut letters = sequence.chars();
-    let starts = letters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_');
-    let plain = starts && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    let name = if plain { sequence.to_string() } else { format!("\"{}\"", sequence.replace('"', "\"\"")) };
+    let quoted = |name: &str| {
+        let mut letters = name.chars();
+        let starts = letters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_');
+        let plain = starts && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if plain { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+    };
+    let name = match relation_parts(sequence) {
+        (PUBLIC, name) => quoted(name),
+        (namespace, name) => format!("{}.{}", quoted(namespace), quoted(name)),
+    };
     format!("nextval('{}'::regclass)", name.replace('\'', "''"))
 }
 
@@ -553,6 +587,9 @@ pub fn nextval_default(sequence: &str) -> String {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     pub version: SchemaVersion,
+    /// Those besides [`PUBLIC`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub namespaces: BTreeSet<String>,
     pub tables: BTreeMap<String, Table>,
     pub objects: BTreeMap<String, Object>,
     #[serde(default)]
@@ -566,19 +603,23 @@ pub struct Schema {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
+    #[error("schema \"{0}\" does not exist")]
+    NoNamespace(String),
+    #[error("schema \"{0}\" already exists")]
+    NamespaceExists(String),
     #[error("table \"{0}\" does not exist")]
     NoTable(String),
-    #[error("relation \"{0}\" already exists")]
+    #[error("relation \"{}\" already exists", plain_name(.0))]
     Exists(String),
-    #[error("column \"{column}\" of table \"{table}\" does not exist")]
+    #[error("column \"{column}\" of table \"{}\" does not exist", plain_name(table))]
     NoColumn { table: String, column: String },
-    #[error("key \"{key}\" of table \"{table}\" does not exist")]
+    #[error("key \"{key}\" of table \"{}\" does not exist", plain_name(table))]
     NoKey { table: String, key: String },
-    #[error("constraint \"{constraint}\" of relation \"{table}\" does not exist")]
+    #[error("constraint \"{constraint}\" of relation \"{}\" does not exist", plain_name(table))]
     NoConstraint { table: String, constraint: String },
-    #[error("constraint \"{constraint}\" for relation \"{table}\" already exists")]
+    #[error("constraint \"{constraint}\" for relation \"{}\" already exists", plain_name(table))]
     ConstraintExists { table: String, constraint: String },
-    #[error("column \"{column}\" of relation \"{table}\" already exists")]
+    #[error("column \"{column}\" of relation \"{}\" already exists", plain_name(table))]
     ColumnExists { table: String, column: String },
     #[error("{0}")]
     Invalid(String),
@@ -587,6 +628,11 @@ pub enum SchemaError {
 impl Schema {
     pub fn table(&self, name: &str) -> Result<&Table, SchemaError> {
         self.tables.get(name).ok_or_else(|| SchemaError::NoTable(name.into()))
+    }
+
+    /// Whether PostgreSQL's schema of this name is there.
+    pub fn has_namespace(&self, name: &str) -> bool {
+        name == PUBLIC || self.namespaces.contains(name)
     }
 
     /// A hash over the whole content but the version: equal if and only if the shards hold the same tables.

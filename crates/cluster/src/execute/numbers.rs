@@ -106,16 +106,17 @@ async fn call(expr: &Expr, sources: &dyn Sources, inputs: Inputs<'_>) -> Result<
     }
 }
 
-/// The sequence that an argument of type `regclass` means.
+/// The sequence that an argument of type `regclass` means, by the one text for it.
 fn name(arg: &Expr, sources: &dyn Sources, inputs: Inputs<'_>) -> Result<String, SqlError> {
     let unknown = || SqlError::new("42P01", "the sequence does not exist");
     match &arg.kind {
         // The name before it has become a number.
         ExprKind::Cast { arg, how: CastHow::InOut | CastHow::Function(_) } => match evaluate::value(arg, inputs)? {
-            Value::Text(name) => Ok(name),
+            Value::Text(text) => sources.find_sequence(&text),
             Value::Int(oid) => sources.sequence_name(oid).ok_or_else(unknown),
             _ => Err(unknown()),
         },
+        // The binder has found it, if it was a constant.
         _ => match evaluate::value(arg, inputs)? {
             Value::Text(name) => Ok(name),
             Value::Int(oid) => sources.sequence_name(oid).ok_or_else(unknown),

@@ -67,6 +67,9 @@ pub(crate) trait Sources: Known {
     fn system_rows(&self, relation: &str) -> Result<Vec<Row>, SqlError>;
     /// The name of a sequence by its number in the system relations.
     fn sequence_name(&self, oid: i64) -> Option<String>;
+
+    /// The sequence that a text names, as SQL writes names.
+    fn find_sequence(&self, text: &str) -> Result<String, SqlError>;
     fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>>;
     fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>>;
     fn current_value(&self, name: &str) -> Result<i64, SqlError>;
@@ -713,8 +716,8 @@ pub(crate) fn column_type(table: &Table, at: usize) -> Type {
 
 fn null_key(table: &Table, shard_key: &[usize], row: &Row) -> SqlError {
     let column = shard_key.iter().find(|at| row[**at].is_null()).map_or("", |at| table.columns[*at].name.as_str());
-    let message =
-        format!("null value in column \"{column}\" of relation \"{}\" violates not-null constraint", table.name);
+    let shown = table.plain_name();
+    let message = format!("null value in column \"{column}\" of relation \"{shown}\" violates not-null constraint");
     SqlError::new("23502", message).of_table(&table.name).of_column(column)
 }
 

@@ -15,6 +15,7 @@ use crate::execute::run::Runner;
 use crate::execute::transaction::{Modes, Txn};
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::{plain_name, relation_parts};
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::{CopySource, CopyStatement};
 use isles_sql::copy::{self, CopyDirection, CopyLimits, CopyOptions, Decoder, Encoder};
@@ -50,6 +51,12 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// A table with its schema, whatever the search path.
+pub(super) fn qualified(table: &str) -> String {
+    let (schema, name) = relation_parts(table);
+    format!("{}.{}", quoted(schema), quoted(name))
+}
+
 fn list(columns: &[String]) -> String {
     columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")
 }
@@ -62,7 +69,7 @@ pub(super) async fn start(session: &mut Session, statement: &CopyStatement) -> R
             let sql = match source {
                 CopySource::Query(sql) => sql.clone(),
                 CopySource::Table { table, columns, .. } => {
-                    format!("SELECT {} FROM {}", list(columns), quoted(table))
+                    format!("SELECT {} FROM {}", list(columns), qualified(table))
                 }
             };
             let (fields, rows) = session.query(&sql).await?;
@@ -93,8 +100,8 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
     // An insert of one row whose columns are parameters; what is not copied is its default.
     let values: Vec<String> = (1..=columns.len()).map(|n| format!("${n}")).collect();
     let sql = match columns.is_empty() {
-        true => format!("INSERT INTO {} DEFAULT VALUES", quoted(table)),
-        false => format!("INSERT INTO {} ({}) VALUES ({})", quoted(table), list(columns), values.join(", ")),
+        true => format!("INSERT INTO {} DEFAULT VALUES", qualified(table)),
+        false => format!("INSERT INTO {} ({}) VALUES ({})", qualified(table), list(columns), values.join(", ")),
     };
     let params: Vec<_> = types.iter().map(|ty| ty.oid).collect();
     let prepared = super::plans::prepare(&session.database, &Planned::of(&guard), &session.settings, &sql, &params)?;
@@ -112,8 +119,8 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
     Ok(CopyIn {
         format: format_of(&options),
         columns: columns.len(),
-        decoder: Decoder::new(options, table, columns.to_vec(), CopyLimits::default())?,
-        table: table.to_string(),
+        decoder: Decoder::new(options, plain_name(table), columns.to_vec(), CopyLimits::default())?,
+        table: plain_name(table).to_string(),
         names: columns.to_vec(),
         places,
         types,

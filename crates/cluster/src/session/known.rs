@@ -7,7 +7,7 @@ use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Schema, Sequence};
+use isles_kernel::schema::{Schema, Sequence, plain_name};
 use isles_kernel::value::Value;
 use isles_sql::system::{self, Facts};
 use isles_sql::text;
@@ -54,18 +54,16 @@ impl StatementKnowledge {
     }
 
     fn schemas(&self) -> Vec<String> {
-        self.meaning
-            .search_path
-            .iter()
-            .filter(|name| ["public", "pg_catalog", "information_schema"].contains(&name.as_str()))
-            .cloned()
-            .collect()
+        let system = ["pg_catalog", "information_schema"];
+        let there = |name: &&String| self.schema.schema.has_namespace(name) || system.contains(&name.as_str());
+        self.meaning.search_path.iter().filter(there).cloned().collect()
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         self.facts.get_or_init(|| {
             let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "isles");
             facts.user = self.user.to_string();
+            facts.search_path.clone_from(&self.meaning.search_path);
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
             facts.transaction = self.statement_time;
@@ -88,16 +86,12 @@ pub(crate) fn version() -> String {
     format!("PostgreSQL {} (Isles {})", super::settings::SERVER_VERSION, env!("CARGO_PKG_VERSION"))
 }
 
+/// By the one text for a relation.
 fn find_sequence(schema: &Schema, name: &str) -> Result<Sequence, SqlError> {
-    let plain = name.strip_prefix("public.").unwrap_or(name);
-    let plain = match plain.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
-        Some(quoted) => quoted.replace("\"\"", "\""),
-        None => plain.to_ascii_lowercase(),
-    };
-    match schema.sequences.get(&plain) {
+    match schema.sequences.get(name) {
         Some(sequence) => Ok(sequence.clone()),
-        None if schema.tables.contains_key(&plain) || schema.views.contains_key(&plain) => {
-            Err(SqlError::new("42809", format!("\"{plain}\" is not a sequence")))
+        None if schema.is_taken(name) => {
+            Err(SqlError::new("42809", format!("\"{}\" is not a sequence", plain_name(name))))
         }
         None => Err(SqlError::new("42P01", format!("relation \"{name}\" does not exist"))),
     }
@@ -152,12 +146,11 @@ impl Sources for StatementKnowledge {
     }
 
     fn sequence_name(&self, oid: i64) -> Option<String> {
-        let facts = self.facts().clone();
-        let functions = system::Functions::new(facts);
-        match system::SystemFunctions::write(&functions, isles_sql::types::REGCLASS, &Value::Int(oid)) {
-            Some(Ok(Value::Text(name))) => Some(name),
-            _ => None,
-        }
+        system::Functions::new(self.facts().clone()).relation(u32::try_from(oid).ok()?)
+    }
+
+    fn find_sequence(&self, text: &str) -> Result<String, SqlError> {
+        system::Functions::new(self.facts().clone()).find_relation(text)
     }
 
     fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>> {
@@ -193,7 +186,7 @@ impl Sources for StatementKnowledge {
         let missing = || {
             SqlError::new(
                 "55000",
-                format!("currval of sequence \"{}\" is not yet defined in this session", sequence.name),
+                format!("currval of sequence \"{}\" is not yet defined in this session", plain_name(&sequence.name)),
             )
         };
         self.memory().values.get(&sequence.name).copied().ok_or_else(missing)

@@ -223,7 +223,7 @@ impl Clone for Held {
 pub(crate) struct Meaning {
     /// What statements are planned differently for.
     pub(crate) plan_key: Arc<str>,
-    /// The schemas of `search_path`, without quotes.
+    /// The schemas of `search_path`, without quotes; those that do not exist, too.
     pub(crate) search_path: Vec<String>,
     pub(crate) tenant: Tenant,
     pub(crate) statement_timeout: Option<Duration>,
@@ -238,10 +238,11 @@ impl Meaning {
         let raw = |name: &str| texts.get(name).map_or("", String::as_str);
         // Zero is none.
         let time = |name: &str| raw(name).parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
-        let planned = ["search_path", "timezone", "datestyle", "intervalstyle", DEFAULT_KIND];
+        let search_path = search_path(raw("search_path"), raw("session_authorization"));
+        let planned = ["timezone", "datestyle", "intervalstyle", DEFAULT_KIND];
         Meaning {
-            plan_key: planned.map(raw).join("\n").into(),
-            search_path: search_path(raw("search_path")),
+            plan_key: format!("{}\n{}", planned.map(raw).join("\n"), search_path.join("\n")).into(),
+            search_path,
             tenant: tenant(raw(TENANT), raw(NULL_TENANT) == "on"),
             statement_timeout: time("statement_timeout"),
             lock_timeout: time("lock_timeout"),
@@ -256,9 +257,26 @@ impl Meaning {
     }
 }
 
-fn search_path(path: &str) -> Vec<String> {
-    let name = |part: &str| part.trim().trim_matches('"').to_string();
-    path.split(',').map(name).filter(|name| !name.is_empty() && name != "$user").collect()
+/// The names of a list, in which a comma or a capital stands only within quotes.
+fn search_path(path: &str, user: &str) -> Vec<String> {
+    let (mut names, mut name, mut quoted) = (Vec::new(), String::new(), false);
+    let mut letters = path.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => {
+                letters.next();
+                name.push('"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => names.push(std::mem::take(&mut name)),
+            letter if quoted => name.push(letter),
+            letter if letter.is_whitespace() => {}
+            letter => name.push(letter.to_ascii_lowercase()),
+        }
+    }
+    names.push(name);
+    let own = |name: String| if name == "$user" { user.to_string() } else { name };
+    names.into_iter().filter(|name| !name.is_empty()).map(own).collect()
 }
 
 fn tenant(name: &str, null: bool) -> Tenant {

@@ -392,7 +392,7 @@ impl Session {
             false => Some(self.be_alone(&bounds).await?),
         };
         for table in tables {
-            let sql = format!("DELETE FROM \"public\".\"{}\"", table.replace('"', "\"\""));
+            let sql = format!("DELETE FROM {}", super::copy::qualified(table));
             self.query(&sql).await?;
         }
         let Some(guard) = guard else { return Ok(()) };

@@ -11,7 +11,7 @@ use super::value::type_of;
 use isles_kernel::form;
 use isles_kernel::schema::{
     BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, Schema,
-    SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind,
+    SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, plain_name, relation_parts,
 };
 use isles_kernel::value::{DataType, Value};
 
@@ -30,9 +30,10 @@ pub(super) fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A table in `public`, whatever the session's search path.
-pub(super) fn table_name(name: &str) -> String {
-    format!("public.{}", quote(name))
+/// A relation in its schema, whatever the session's search path.
+pub(super) fn table_name(relation: &str) -> String {
+    let (namespace, name) = relation_parts(relation);
+    format!("{}.{}", quote(namespace), quote(name))
 }
 
 pub(super) fn columns(names: &[String]) -> String {
@@ -65,6 +66,8 @@ struct Print<'a> {
 impl Print<'_> {
     fn change(&self, change: &SchemaChange) -> Vec<String> {
         match change {
+            SchemaChange::CreateNamespace { namespace } => vec![format!("CREATE SCHEMA {}", quote(namespace))],
+            SchemaChange::DropNamespace { namespace } => vec![format!("DROP SCHEMA {}", quote(namespace))],
             SchemaChange::CreateTable(table) => create_table(table, self.next, self.capture),
             SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", table_name(table))],
             SchemaChange::RenameTable { table, to } => rename_table(table, to),
@@ -81,8 +84,8 @@ impl Print<'_> {
             SchemaChange::CreateKey { table, key } => {
                 self.next.tables.get(table).map(|table| create_key(table, key)).into_iter().collect()
             }
-            SchemaChange::DropKey { key, .. } => vec![format!("DROP INDEX {}", table_name(key))],
-            SchemaChange::RenameKey { key, to, .. } => vec![rename_index(key, to)],
+            SchemaChange::DropKey { table, key } => vec![format!("DROP INDEX {}", index_name(table, key))],
+            SchemaChange::RenameKey { table, key, to } => vec![rename_index(table, key, to)],
             SchemaChange::AddCheck { table, check } => vec![alter(table, &format!("ADD {}", check_text(check)))],
             SchemaChange::DropCheck { table, check: name }
             | SchemaChange::DropForeignKey { table, foreign_key: name } => {
@@ -174,7 +177,7 @@ impl Print<'_> {
         let key = self.old.tables.get(table).is_some_and(|table| table.keys.iter().any(|key| key.name == constraint));
         match key {
             // A unique constraint is an index here.
-            true => vec![rename_index(constraint, to)],
+            true => vec![rename_index(table, constraint, to)],
             false => vec![alter(table, &format!("RENAME CONSTRAINT {} TO {}", quote(constraint), quote(to)))],
         }
     }
@@ -184,8 +187,13 @@ fn alter(table: &str, what: &str) -> String {
     format!("ALTER TABLE {} {what}", table_name(table))
 }
 
-fn rename_index(key: &str, to: &str) -> String {
-    format!("ALTER INDEX {} RENAME TO {}", table_name(key), quote(to))
+/// An index is in its table's schema.
+fn index_name(table: &str, key: &str) -> String {
+    format!("{}.{}", quote(relation_parts(table).0), quote(key))
+}
+
+fn rename_index(table: &str, key: &str, to: &str) -> String {
+    format!("ALTER INDEX {} RENAME TO {}", index_name(table, key), quote(to))
 }
 
 fn text_literal(text: &str) -> String {
@@ -195,7 +203,7 @@ fn text_literal(text: &str) -> String {
 fn rename_table(table: &str, to: &str) -> Vec<String> {
     let (from, into) = (text_literal(table), text_literal(to));
     vec![
-        alter(table, &format!("RENAME TO {}", quote(to))),
+        alter(table, &format!("RENAME TO {}", quote(plain_name(to)))),
         format!("UPDATE _isles.row_version SET tab = {into} WHERE tab = {from}"),
     ]
 }

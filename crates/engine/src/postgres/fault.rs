@@ -7,6 +7,7 @@
 //!   * I-61  no message contains a password: addresses are printed from their parts, never the URL
 
 use crate::error::{ShardError, SqlError};
+use isles_kernel::schema::{PUBLIC, relation_name};
 use std::sync::Mutex;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -53,7 +54,7 @@ fn from_server(error: &DbError) -> ShardError {
             detail: error.detail().and_then(visible_detail),
             hint: error.hint().map(Into::into),
             position: None,
-            table: error.table().map(Into::into),
+            table: error.table().map(|table| relation_name(error.schema().unwrap_or(PUBLIC), table)),
             column: error.column().map(Into::into),
             constraint: error.constraint().map(Into::into),
             context: None,

@@ -394,8 +394,8 @@ async fn to_switch(conn: &Conn, capture: Capture) -> Result<Vec<String>> {
         Capture::On => "A",
         Capture::Off => "D",
     };
-    let text = "SELECT DISTINCT c.relname::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid \
-                WHERE c.relnamespace = 'public'::regnamespace AND t.tgname = ANY ($1) AND t.tgenabled::text <> $2 ORDER BY 1";
+    let text = "SELECT DISTINCT _isles.relation(n.nspname, c.relname) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid \
+                JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.tgname = ANY ($1) AND t.tgenabled::text <> $2 ORDER BY 1";
     let names: Vec<&str> = ddl::CAPTURES.to_vec();
     let rows = conn.query(text, &[&names, &wanted]).await.map_err(fault::before_commit)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

@@ -130,10 +130,10 @@ async fn store(conn: &Conn, schema: &Schema) -> Result<()> {
 
 /// Whether the tables are what the schema says; someone may have changed them by hand.
 pub(super) async fn check_drift(client: &Client, schema: &Schema) -> Result<()> {
-    let text = "SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull \
-                FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
-                WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped \
-                ORDER BY c.relname, a.attnum";
+    let text = "SELECT _isles.relation(n.nspname, c.relname), a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull \
+                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid \
+                WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', '_isles') AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped \
+                ORDER BY 1, a.attnum";
     let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;
     let mut found: BTreeMap<String, Vec<(String, String, bool)>> = BTreeMap::new();
     for row in &rows {

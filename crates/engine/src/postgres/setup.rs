@@ -6,7 +6,8 @@
 //!   * `log`          the change log; `consumer`, its readers
 //!   * `stream`       where streams of applied rows stand; `row_version`, how new each applied row is
 //!
-//! Functions pin the settings they depend on, so that nothing a client sets for its session reaches them.
+//! Functions pin the settings they depend on, so that nothing a client sets for its session reaches them; `relation`,
+//! which is put in its place as an expression, names its operators in full.
 
 use super::fault;
 use super::fence::LOCK_CLASS;
@@ -14,7 +15,7 @@ use super::pool::Conn;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 1;
+const FORMAT: i32 = 2;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -79,7 +80,7 @@ CREATE TABLE IF NOT EXISTS _isles.meta (
     trimmed bigint NOT NULL DEFAULT 0,
     secret text NOT NULL DEFAULT gen_random_uuid()::text
 );
-INSERT INTO _isles.meta (format) VALUES ({FORMAT}) ON CONFLICT DO NOTHING;
+INSERT INTO _isles.meta (format) VALUES ({FORMAT}) ON CONFLICT (one) DO UPDATE SET format = {FORMAT};
 CREATE TABLE IF NOT EXISTS _isles.schema (
     version bigint PRIMARY KEY,
     after_seq bigint NOT NULL,
@@ -162,12 +163,21 @@ BEGIN
     RETURN current_setting('isles.applying') = (SELECT secret FROM _isles.meta);
 END $$;
 
-CREATE OR REPLACE FUNCTION _isles.row_now(tab text, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION _isles.relation(namespace name, tab name) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN namespace::text OPERATOR(pg_catalog.=) 'public'
+                     AND pg_catalog.strpos(tab::text, '.') OPERATOR(pg_catalog.=) 0
+                THEN tab::text
+                ELSE namespace::text OPERATOR(pg_catalog.||) '.' OPERATOR(pg_catalog.||) tab::text END
+$$;
+
+DROP FUNCTION IF EXISTS _isles.row_now(text, text, jsonb);
+
+CREATE OR REPLACE FUNCTION _isles.row_now(tab regclass, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
 DECLARE
     image bytea;
 BEGIN
-    EXECUTE format('SELECT pg_catalog.record_send(t) FROM public.%I AS t WHERE %s', tab, condition) INTO image USING wanted;
+    EXECUTE format('SELECT pg_catalog.record_send(t) FROM %s AS t WHERE %s', tab, condition) INTO image USING wanted;
     RETURN image;
 END $$;
 
@@ -176,10 +186,12 @@ LANGUAGE plpgsql SET search_path = pg_catalog SET client_encoding = 'UTF8' AS $$
 DECLARE
     old_row bytea;
     new_row bytea;
+    relation text;
 BEGIN
     IF coalesce(current_setting('isles.applying', true), '') <> '' AND _isles.foreign_rows() THEN
         RETURN NULL;
     END IF;
+    relation := _isles.relation(TG_TABLE_SCHEMA, TG_TABLE_NAME);
     IF TG_OP <> 'INSERT' THEN
         old_row := record_send(OLD);
     END IF;
@@ -189,28 +201,28 @@ BEGIN
     IF pg_trigger_depth() > 1 OR current_setting('isles.nested', true) = 'on' THEN
         PERFORM set_config('isles.nested', 'on', true);
         IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
-            new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+            new_row := _isles.row_now(TG_RELID, TG_ARGV[1], to_jsonb(NEW));
             IF new_row IS NULL THEN
                 RETURN NULL;
             END IF;
         ELSE
-            IF TG_OP <> 'INSERT' AND _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(OLD)) IS NOT NULL THEN
+            IF TG_OP <> 'INSERT' AND _isles.row_now(TG_RELID, TG_ARGV[1], to_jsonb(OLD)) IS NOT NULL THEN
                 old_row := NULL;
             END IF;
             IF TG_OP <> 'DELETE' THEN
-                new_row := _isles.row_now(TG_TABLE_NAME, TG_ARGV[1], to_jsonb(NEW));
+                new_row := _isles.row_now(TG_RELID, TG_ARGV[1], to_jsonb(NEW));
             END IF;
         END IF;
     END IF;
     IF TG_OP = 'UPDATE' AND TG_ARGV[0] = 'update' THEN
-        INSERT INTO _isles.log (tab, before, after) VALUES (TG_TABLE_NAME, old_row, new_row);
+        INSERT INTO _isles.log (tab, before, after) VALUES (relation, old_row, new_row);
         RETURN NULL;
     END IF;
     IF old_row IS NOT NULL THEN
-        INSERT INTO _isles.log (tab, before) VALUES (TG_TABLE_NAME, old_row);
+        INSERT INTO _isles.log (tab, before) VALUES (relation, old_row);
     END IF;
     IF new_row IS NOT NULL THEN
-        INSERT INTO _isles.log (tab, after) VALUES (TG_TABLE_NAME, new_row);
+        INSERT INTO _isles.log (tab, after) VALUES (relation, new_row);
     END IF;
     RETURN NULL;
 END $$;

@@ -149,7 +149,12 @@ pub(super) fn create_key(table: &Table, key: &Key) -> String {
     };
     let parts: Vec<String> = lead.into_iter().chain(parts).collect();
     let filter = key.predicate.as_ref().map_or(String::new(), |only| format!(" WHERE {}", only.sqlite));
-    format!("CREATE {unique}INDEX {} ON {} ({}){filter}", quoted(&key.name), quoted(&table.name), parts.join(", "))
+    format!(
+        "CREATE {unique}INDEX {} ON {} ({}){filter}",
+        quoted(&table.key_relation(&key.name)),
+        quoted(&table.name),
+        parts.join(", ")
+    )
 }
 
 /// SQLite's indexes have nulls first, always. Nobody can tell: an index is found by SQLite itself, where it serves.

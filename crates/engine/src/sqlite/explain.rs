@@ -8,7 +8,7 @@
 use super::ddl;
 use super::raw::Write;
 use crate::error::{ShardError, SqlError};
-use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind, plain_name};
 use rusqlite::ffi;
 use std::ffi::c_int;
 
@@ -109,7 +109,7 @@ fn duplicate(text: &str, schema: &Schema) -> Option<SqlError> {
         };
         let mut keys = table.keys.iter().filter(|key| key.unique);
         let name = match index {
-            Some(index) => keys.find(|key| key.name == index)?.name.clone(),
+            Some(index) => keys.find(|key| table.key_relation(&key.name) == index)?.name.clone(),
             None if listed(&table.primary_key) == what => table.primary_key_name(),
             None => keys.find(|key| listed(&key.columns) == what)?.name.clone(),
         };
@@ -124,8 +124,8 @@ fn null(text: &str, schema: &Schema) -> Option<SqlError> {
     schema.tables.values().find_map(|table| {
         let column = what.strip_prefix(&table.name)?.strip_prefix('.')?;
         table.position(column)?;
-        let message =
-            format!("null value in column \"{column}\" of relation \"{}\" violates not-null constraint", table.name);
+        let shown = table.plain_name();
+        let message = format!("null value in column \"{column}\" of relation \"{shown}\" violates not-null constraint");
         Some(SqlError::new("23502", message).of_table(&table.name).of_column(column))
     })
 }
@@ -137,7 +137,8 @@ fn check(text: &str, schema: &Schema) -> Option<SqlError> {
     let mut tables = schema.tables.values().filter(has);
     let error = match (tables.next(), tables.next()) {
         (Some(table), None) => {
-            let message = format!("new row for relation \"{}\" violates check constraint \"{name}\"", table.name);
+            let message =
+                format!("new row for relation \"{}\" violates check constraint \"{name}\"", table.plain_name());
             SqlError::new("23514", message).of_table(&table.name)
         }
         (Some(_), Some(_)) => SqlError::new("23514", format!("new row violates check constraint \"{name}\"")),
@@ -162,14 +163,17 @@ fn foreign(writes: &[Write], schema: &Schema) -> Option<SqlError> {
             if writes.iter().any(wrote) {
                 let message = format!(
                     "insert or update on table \"{}\" violates foreign key constraint \"{}\"",
-                    table.name, foreign.name
+                    table.plain_name(),
+                    foreign.name
                 );
                 candidates.push((message, &table.name, &foreign.name));
             }
             if writes.iter().any(took) {
                 let message = format!(
                     "update or delete on table \"{}\" violates foreign key constraint \"{}\" on table \"{}\"",
-                    foreign.table, foreign.name, table.name
+                    plain_name(&foreign.table),
+                    foreign.name,
+                    table.plain_name()
                 );
                 candidates.push((message, &foreign.table, &foreign.name));
             }

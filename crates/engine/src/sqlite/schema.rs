@@ -19,7 +19,7 @@ use crate::error::{Result, ShardError, SqlError};
 use crate::fence::{Fence, FenceTable};
 use crate::shard::SchemaStep;
 use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, Schema, SchemaChange, Table};
+use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, Schema, SchemaChange, Table, plain_name};
 use isles_kernel::value::{DataType, Value};
 use rusqlite::config::DbConfig;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl Change<'_> {
             SchemaChange::AlterColumn { table, column, convert } => self.alter_column(table, column, convert.as_ref()),
             SchemaChange::Rekey { table, .. } => self.rekey(table),
             SchemaChange::CreateKey { table, key } => self.create_key(self.next.table(table)?, key),
-            SchemaChange::DropKey { key, .. } => self.sql(&format!("DROP INDEX {}", quoted(key))),
+            SchemaChange::DropKey { table, key } => self.drop_key(table, key),
             SchemaChange::RenameKey { table, key, to } => self.rename_key(table, key, to),
             SchemaChange::AddCheck { table, check } => self.add_check(table, check),
             SchemaChange::DropCheck { table, .. } | SchemaChange::DropForeignKey { table, .. } => {
@@ -149,8 +149,10 @@ impl Change<'_> {
                 Some(object) => self.sql(&ddl::drop_object(object)),
                 None => Ok(()),
             },
-            // These are the router's; the shard remembers them with the schema.
-            SchemaChange::CreateView(_)
+            // These are the router's; the shard remembers them with the schema. A namespace is in its tables' names.
+            SchemaChange::CreateNamespace { .. }
+            | SchemaChange::DropNamespace { .. }
+            | SchemaChange::CreateView(_)
             | SchemaChange::DropView { .. }
             | SchemaChange::RenameView { .. }
             | SchemaChange::CreateSequence(_)
@@ -222,8 +224,12 @@ impl Change<'_> {
         self.rebuild(table, &[]).map_err(|error| not_unique(error, table, &name))
     }
 
+    fn drop_key(&mut self, table: &str, key: &str) -> Result<()> {
+        self.sql(&format!("DROP INDEX {}", quoted(&self.old.table(table)?.key_relation(key))))
+    }
+
     fn rename_key(&mut self, table: &str, key: &str, to: &str) -> Result<()> {
-        self.sql(&format!("DROP INDEX {}", quoted(key)))?;
+        self.drop_key(table, key)?;
         let table = self.next.table(table)?;
         match table.keys.iter().find(|key| key.name == to) {
             Some(key) => self.create_key(table, key),
@@ -232,7 +238,8 @@ impl Change<'_> {
     }
 
     fn add_check(&mut self, table: &str, check: &Check) -> Result<()> {
-        let message = format!("check constraint \"{}\" of relation \"{table}\" is violated by some row", check.name);
+        let shown = plain_name(table);
+        let message = format!("check constraint \"{}\" of relation \"{shown}\" is violated by some row", check.name);
         let error = SqlError::new("23514", message).of_table(table).of_constraint(&check.name);
         self.refuse_where(table, &format!("NOT ({})", check.expression.sqlite), error)?;
         self.rebuild(table, &[])
@@ -246,8 +253,8 @@ impl Change<'_> {
         if broken.is_empty() {
             return Ok(());
         }
-        let message =
-            format!("insert or update on table \"{table}\" violates foreign key constraint \"{}\"", foreign.name);
+        let (shown, name) = (plain_name(table), &foreign.name);
+        let message = format!("insert or update on table \"{shown}\" violates foreign key constraint \"{name}\"");
         Err(ShardError::Statement(SqlError::new("23503", message).of_table(table).of_constraint(&foreign.name)))
     }
 
@@ -325,7 +332,7 @@ fn copy_rows(old: &Table, new: &Table, converted: &[(&str, &str)]) -> String {
 }
 
 fn contains_nulls(table: &str, column: &str) -> SqlError {
-    let message = format!("column \"{column}\" of relation \"{table}\" contains null values");
+    let message = format!("column \"{column}\" of relation \"{}\" contains null values", plain_name(table));
     SqlError::new("23502", message).of_table(table).of_column(column)
 }
 

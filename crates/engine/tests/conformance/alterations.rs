@@ -251,6 +251,7 @@ pub(crate) async fn views_sequences_and_comments_are_remembered(world: World) {
         name: "v".into(),
         sql: "SELECT 1".into(),
         columns: vec![("a".into(), SqlType { oid: 23, modifier: -1 })],
+        path: None,
     };
     let sequence = Sequence {
         name: "s".into(),

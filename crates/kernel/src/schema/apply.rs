@@ -7,11 +7,14 @@
 use super::{
     BUCKET_COLUMN, Column, CommentOn, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, MAX_COLUMNS,
     MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, RESERVED_PREFIX, Schema, SchemaChange, SchemaError,
-    Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default,
+    Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default, relation_name, relation_parts,
 };
 use crate::value::DataType;
 
 type Result<T> = std::result::Result<T, SchemaError>;
+
+/// Namespaces that are there and hold nothing of a client's.
+const RESERVED_NAMESPACES: [&str; 3] = ["pg_catalog", "information_schema", "pg_toast"];
 
 impl Schema {
     /// The schema after `changes`, one version later.
@@ -24,6 +27,8 @@ impl Schema {
 
     fn apply_one(&mut self, change: &SchemaChange) -> Result<()> {
         match change {
+            SchemaChange::CreateNamespace { namespace } => self.create_namespace(namespace),
+            SchemaChange::DropNamespace { namespace } => self.drop_namespace(namespace),
             SchemaChange::CreateTable(table) => self.create_table(table),
             SchemaChange::DropTable { table } => self.drop_table(table),
             SchemaChange::RenameTable { table, to } => self.rename_table(table, to),
@@ -78,17 +83,59 @@ impl Schema {
         Ok(())
     }
 
+    fn create_namespace(&mut self, name: &str) -> Result<()> {
+        check_name(name)?;
+        if name.contains('.') {
+            return invalid(format!("the name of schema \"{name}\" may not contain a dot"));
+        }
+        if RESERVED_NAMESPACES.contains(&name) || self.has_namespace(name) {
+            return Err(SchemaError::NamespaceExists(name.into()));
+        }
+        if self.namespaces.len() >= MAX_TABLES {
+            return invalid(format!("a database has at most {MAX_TABLES} schemas"));
+        }
+        self.namespaces.insert(name.into());
+        Ok(())
+    }
+
+    fn drop_namespace(&mut self, name: &str) -> Result<()> {
+        if !self.namespaces.contains(name) {
+            return Err(SchemaError::NoNamespace(name.into()));
+        }
+        if let Some(relation) = self.relations_of(name).next() {
+            return invalid(format!("cannot drop schema \"{name}\" because \"{relation}\" is in it"));
+        }
+        self.namespaces.remove(name);
+        self.comments.retain(|(on, _)| *on != CommentOn::Schema(name.into()));
+        Ok(())
+    }
+
+    /// Tables, views and sequences of a namespace.
+    fn relations_of(&self, namespace: &str) -> impl Iterator<Item = &String> {
+        let all = self.tables.keys().chain(self.views.keys()).chain(self.sequences.keys()).chain(self.objects.keys());
+        all.filter(move |name| relation_parts(name).0 == namespace)
+    }
+
+    /// The name of a relation, in a namespace that is there.
+    fn check_relation_name(&self, relation: &str) -> Result<()> {
+        let (namespace, name) = relation_parts(relation);
+        if !self.has_namespace(namespace) {
+            return Err(SchemaError::NoNamespace(namespace.into()));
+        }
+        check_name(name)
+    }
+
     fn create_table(&mut self, table: &Table) -> Result<()> {
-        check_name(&table.name)?;
+        self.check_relation_name(&table.name)?;
         self.check_free(&table.name)?;
         if self.tables.len() >= MAX_TABLES {
             return invalid(format!("a database has at most {MAX_TABLES} tables"));
         }
         check_table(table)?;
         self.check_group(&table.name, &table.kind)?;
-        self.check_free(&table.primary_key_name())?;
+        self.check_free(&table.key_relation(&table.primary_key_name()))?;
         for key in &table.keys {
-            self.check_free(&key.name)?;
+            self.check_free(&table.key_relation(&key.name))?;
         }
         for foreign in &table.foreign_keys {
             self.check_foreign(table, foreign)?;
@@ -140,7 +187,8 @@ impl Schema {
         }
         let table = self.tables.remove(name);
         self.sequences.retain(|_, sequence| sequence.owner.as_ref().is_none_or(|(owner, _)| owner != name));
-        let keys: Vec<String> = table.into_iter().flat_map(|table| table.keys).map(|key| key.name).collect();
+        let relations = |table: Table| table.keys.iter().map(|key| table.key_relation(&key.name)).collect();
+        let keys: Vec<String> = table.map(relations).unwrap_or_default();
         self.comments.retain(|(on, _)| match on {
             CommentOn::Table(table) | CommentOn::Column(table, _) | CommentOn::Constraint(table, _) => table != name,
             CommentOn::Index(key) => !keys.contains(key),
@@ -151,8 +199,7 @@ impl Schema {
 
     fn rename_table(&mut self, name: &str, to: &str) -> Result<()> {
         self.table(name)?;
-        check_name(to)?;
-        self.check_free(to)?;
+        self.check_new_name(name, to)?;
         let Some(mut table) = self.tables.remove(name) else { return Err(no_table(name)) };
         // The name of the primary key stays what it was.
         table.primary_key_name = Some(table.primary_key_name());
@@ -171,6 +218,15 @@ impl Schema {
             _ => {}
         });
         Ok(())
+    }
+
+    /// A relation is renamed within its namespace: its keys' names stay in theirs.
+    fn check_new_name(&self, name: &str, to: &str) -> Result<()> {
+        self.check_relation_name(to)?;
+        if relation_parts(name).0 != relation_parts(to).0 {
+            return invalid(format!("\"{name}\" cannot be moved to another schema"));
+        }
+        self.check_free(to)
     }
 
     fn add_column(&mut self, name: &str, column: &Column) -> Result<()> {
@@ -261,7 +317,7 @@ impl Schema {
         let table = self.table(name)?;
         let key_name = key_name.map_or_else(|| table.primary_key_name(), Into::into);
         if key_name != table.primary_key_name() {
-            self.check_free(&key_name)?;
+            self.check_free(&table.key_relation(&key_name))?;
         }
         self.check_group(name, kind)?;
         self.edit(name, |table| {
@@ -277,7 +333,7 @@ impl Schema {
     }
 
     fn create_key(&mut self, name: &str, key: &Key) -> Result<()> {
-        self.check_free(&key.name)?;
+        self.check_free(&self.table(name)?.key_relation(&key.name))?;
         if key.constraint {
             self.check_constraint_free(name, &key.name)?;
         }
@@ -288,20 +344,19 @@ impl Schema {
     }
 
     fn drop_key(&mut self, name: &str, key: &str) -> Result<()> {
+        let index = CommentOn::Index(self.table(name)?.key_relation(key));
         self.edit(name, |table| {
             let at = table.keys.iter().position(|k| k.name == key);
             let at = at.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?;
             table.keys.remove(at);
             Ok(())
         })?;
-        self.comments.retain(|(on, _)| {
-            *on != CommentOn::Index(key.into()) && *on != CommentOn::Constraint(name.into(), key.into())
-        });
+        self.comments.retain(|(on, _)| *on != index && *on != CommentOn::Constraint(name.into(), key.into()));
         Ok(())
     }
 
     fn rename_key(&mut self, name: &str, key: &str, to: &str) -> Result<()> {
-        self.check_free(to)?;
+        self.check_free(&self.table(name)?.key_relation(to))?;
         self.edit(name, |table| {
             let found = table.keys.iter_mut().find(|k| k.name == key);
             found.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?.name = to.into();
@@ -312,8 +367,10 @@ impl Schema {
     }
 
     fn rename_constraint_comments(&mut self, table: &str, from: &str, to: &str) {
+        let relation = |key: &str| relation_name(relation_parts(table).0, key);
+        let (index, renamed) = (relation(from), relation(to));
         self.edit_comments(|on| match on {
-            CommentOn::Index(name) => rename(name, from, to),
+            CommentOn::Index(name) => rename(name, &index, &renamed),
             CommentOn::Constraint(owner, name) if owner == table => rename(name, from, to),
             _ => {}
         });
@@ -356,7 +413,7 @@ impl Schema {
         }
         let primary = !table.hidden_key && table.primary_key_name() == constraint;
         if primary {
-            self.check_free(to)?;
+            self.check_free(&table.key_relation(to))?;
         }
         self.edit(name, |table| {
             if primary {
@@ -381,14 +438,14 @@ impl Schema {
     }
 
     fn create_object(&mut self, object: &Object) -> Result<()> {
-        check_name(&object.name)?;
+        self.check_relation_name(&object.name)?;
         self.check_free(&object.name)?;
         self.objects.insert(object.name.clone(), object.clone());
         Ok(())
     }
 
     fn create_view(&mut self, view: &View) -> Result<()> {
-        check_name(&view.name)?;
+        self.check_relation_name(&view.name)?;
         self.check_free(&view.name)?;
         self.views.insert(view.name.clone(), view.clone());
         Ok(())
@@ -404,8 +461,7 @@ impl Schema {
     }
 
     fn rename_view(&mut self, name: &str, to: &str) -> Result<()> {
-        check_name(to)?;
-        self.check_free(to)?;
+        self.check_new_name(name, to)?;
         let view = self.views.remove(name).ok_or_else(|| no_table(name))?;
         self.views.insert(to.into(), View { name: to.into(), ..view });
         self.edit_comments(|on| match on {
@@ -416,7 +472,7 @@ impl Schema {
     }
 
     fn create_sequence(&mut self, sequence: &Sequence) -> Result<()> {
-        check_name(&sequence.name)?;
+        self.check_relation_name(&sequence.name)?;
         self.check_free(&sequence.name)?;
         self.put_sequence(sequence)
     }
@@ -441,8 +497,7 @@ impl Schema {
     }
 
     fn rename_sequence(&mut self, name: &str, to: &str) -> Result<()> {
-        check_name(to)?;
-        self.check_free(to)?;
+        self.check_new_name(name, to)?;
         let sequence = self.sequences.remove(name).ok_or_else(|| no_table(name))?;
         self.sequences.insert(to.into(), Sequence { name: to.into(), ..sequence });
         for column in self.tables.values_mut().flat_map(|table| &mut table.columns) {
@@ -476,6 +531,7 @@ impl Schema {
             CommentOn::Table(name) => self.tables.contains_key(name),
             CommentOn::View(name) => self.views.contains_key(name),
             CommentOn::Sequence(name) => self.sequences.contains_key(name),
+            CommentOn::Schema(name) if !self.has_namespace(name) => return Err(SchemaError::NoNamespace(name.clone())),
             CommentOn::Index(name) => self.tables.values().any(|table| table_has_index(table, name)),
             CommentOn::Constraint(table, name) if !self.table(table)?.has_constraint(name) => {
                 return Err(no_constraint(table, name));
@@ -540,8 +596,10 @@ fn rename_in_keys(table: &mut Table, column: &str, to: &str) {
     }
 }
 
-fn table_has_index(table: &Table, name: &str) -> bool {
-    table.primary_key_name() == name || table.keys.iter().any(|key| key.name == name)
+fn table_has_index(table: &Table, index: &str) -> bool {
+    let (namespace, name) = relation_parts(index);
+    table.namespace() == namespace
+        && (table.primary_key_name() == name || table.keys.iter().any(|key| key.name == name))
 }
 
 /// Every expression that is over a table's columns.

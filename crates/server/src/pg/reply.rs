@@ -6,6 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use isles_cluster::session::{CopyFormat, Status};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::relation_parts;
 use isles_sql::bind::Origin;
 use isles_sql::tree::Field;
 use isles_sql::types::Oid;
@@ -218,15 +219,15 @@ fn report(severity: &str, error: &SqlError) -> Vec<(u8, String)> {
         (b'D', &error.detail),
         (b'H', &error.hint),
         (b'W', &error.context),
-        (b't', &error.table),
         (b'c', &error.column),
         (b'n', &error.constraint),
     ];
     for (code, text) in optional {
         fields.extend(text.iter().map(|text| (code, text.replace('\0', "\u{fffd}"))));
     }
-    // There is one schema for tables.
-    fields.extend(error.table.iter().map(|_| (b's', "public".to_owned())));
+    if let Some((schema, table)) = error.table.as_deref().map(relation_parts) {
+        fields.extend([(b's', schema), (b't', table)].map(|(code, name)| (code, name.replace('\0', "\u{fffd}"))));
+    }
     fields.extend(error.position.iter().map(|at| (b'P', at.to_string())));
     fields
 }

@@ -278,13 +278,13 @@ impl Binder<'_> {
         let Some(name) = args.first().and_then(text_of_cast).map(str::to_string) else { return Ok(args) };
         let parts = identifier_parts(&name);
         let found = match parts.as_slice() {
-            [name] => self.context.search_path.iter().any(|s| s == "public").then_some(name),
-            [schema, name] if schema == "public" => Some(name),
+            [name] => self.names_sequence(None, name),
+            [schema, name] => self.names_sequence(Some(schema), name),
             _ => None,
         };
-        match found.filter(|name| self.context.schema.sequences.contains_key(*name)) {
-            Some(name) => {
-                args[0] = Expr::new(ExprKind::Const(Value::Text(name.clone())), types::TEXT);
+        match found {
+            Some(sequence) => {
+                args[0] = Expr::new(ExprKind::Const(Value::Text(sequence.name.clone())), types::TEXT);
                 Ok(args)
             }
             None => self.fail("42P01", format!("relation \"{name}\" does not exist"), at),

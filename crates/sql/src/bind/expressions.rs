@@ -28,8 +28,9 @@ impl Expressions for OfBinder<'_> {
         bind_type(name, "")
     }
 
-    fn query_columns(&self, schema: &Schema, sql: &str) -> Result<Vec<Field>> {
-        let bound = bind(&parse::parse_one(sql)?, &self.over(schema), &[])?;
+    fn query_columns(&self, schema: &Schema, path: &[String], sql: &str) -> Result<Vec<Field>> {
+        let context = BindContext { schema, search_path: path, ..*self.0 };
+        let bound = bind(&parse::parse_one(sql)?, &context, &[])?;
         match bound.statement {
             BoundStatement::Rows(statement) => match *statement {
                 Statement::Query(query) => Ok(query.columns),
@@ -39,10 +40,10 @@ impl Expressions for OfBinder<'_> {
         }
     }
 
-    fn default(&self, schema: &Schema, sql: &str, ty: Type, column: &str) -> Result<DefaultValue> {
+    fn default(&self, schema: &Schema, table: &str, sql: &str, ty: Type, column: &str) -> Result<DefaultValue> {
         let context = self.over(schema);
         let mut binder = Binder::new(&context, Arc::from(sql), &[]);
-        let expr = binder.expression_text(sql)?;
+        let expr = binder.default_text(table, sql)?;
         let from = expr.ty.oid;
         let expr = binder.coerce_to_target(expr, ty, CastContext::Assignment)?.ok_or_else(|| {
             let (from, to) = (builtins::type_name(from), builtins::type_name(ty.oid));
@@ -60,8 +61,8 @@ impl Expressions for OfBinder<'_> {
         let mut schema = self.0.schema.clone();
         schema.tables.insert(table.name.clone(), table.clone());
         let context = self.over(&schema);
-        let name = table.name.replace('"', "\"\"");
-        let parsed = parse::parse_one(&format!("SELECT ({sql}) FROM public.\"{name}\""))?;
+        let [namespace, name] = [table.namespace(), table.plain_name()].map(|name| name.replace('"', "\"\""));
+        let parsed = parse::parse_one(&format!("SELECT ({sql}) FROM \"{namespace}\".\"{name}\""))?;
         let Some(node) = parsed.statement() else { return Err(not_an_expression(sql)) };
         let mut binder = Binder::new(&context, parsed.text().clone(), &[]);
         let bound = binder.rows_statement(node).map_err(without_position)?;

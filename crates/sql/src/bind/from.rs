@@ -10,7 +10,7 @@ use crate::tree::{
 use crate::types::{self, Oid, Type};
 use crate::{builtins, system};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{HIDDEN_KEY_COLUMN, Table};
+use isles_kernel::schema::{HIDDEN_KEY_COLUMN, PUBLIC, Sequence, Table, plain_name, relation_name, relation_parts};
 use pg_raw_parse::Node;
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::nodes::{self, JoinType};
@@ -37,11 +37,16 @@ fn relation_of(table: &Table) -> Relation {
         not_null: !column.nullable,
     };
     Relation {
-        schema: "public".into(),
-        name: table.name.clone(),
+        schema: table.namespace().into(),
+        name: table.plain_name().into(),
         columns: table.visible_columns().iter().map(column).collect(),
         source: RelationSource::User(Arc::new(table.clone())),
     }
+}
+
+/// Where names are looked up in texts that were made with no other path.
+fn public_path() -> Arc<[String]> {
+    Arc::from([PUBLIC.to_string()])
 }
 
 pub(super) fn fields_of(relation: &Relation) -> Vec<Field> {
@@ -138,7 +143,7 @@ impl Binder<'_> {
         let found = match var.schemaname() {
             Some(schema) => self.relation_in(schema, name),
             None => {
-                let path = self.context.search_path;
+                let path = self.path.clone();
                 let implicit = (!path.iter().any(|schema| schema == "pg_catalog")).then_some("pg_catalog");
                 let schemas = implicit.into_iter().chain(path.iter().map(String::as_str));
                 schemas.into_iter().find_map(|schema| self.relation_in(schema, name))
@@ -146,7 +151,7 @@ impl Binder<'_> {
         };
         match found {
             Some(found) => Ok(found),
-            None if self.context.schema.sequences.contains_key(name) => {
+            None if self.names_sequence(var.schemaname(), name).is_some() => {
                 self.refuse(format!("reading sequence \"{name}\" as a table"), var.location)
             }
             None => {
@@ -165,18 +170,26 @@ impl Binder<'_> {
     }
 
     fn relation_in(&mut self, schema: &str, name: &str) -> Option<Named> {
-        if schema != "public" {
+        if !self.context.schema.has_namespace(schema) {
             return system::relation(schema, name).map(Named::Table);
         }
-        if let Some(known) = self.relations.get(name) {
+        let full = relation_name(schema, name);
+        if let Some(known) = self.relations.get(&full) {
             return Some(Named::Table(known.clone()));
         }
-        if self.context.schema.views.contains_key(name) {
-            return Some(Named::View(name.to_string()));
+        if self.context.schema.views.contains_key(&full) {
+            return Some(Named::View(full));
         }
-        let relation = Arc::new(relation_of(self.context.schema.tables.get(name)?));
-        self.relations.insert(name.to_string(), relation.clone());
+        let relation = Arc::new(relation_of(self.context.schema.tables.get(&full)?));
+        self.relations.insert(full, relation.clone());
         Some(Named::Table(relation))
+    }
+
+    /// The sequence that a name stands for.
+    pub(super) fn names_sequence(&self, schema: Option<&str>, name: &str) -> Option<&Sequence> {
+        let sequences = &self.context.schema.sequences;
+        let schemas = schema.map_or_else(|| self.path.iter().map(String::as_str).collect(), |schema| vec![schema]);
+        schemas.into_iter().find_map(|schema| sequences.get(&relation_name(schema, name)))
     }
 
     fn range_table(&mut self, var: &nodes::RangeVar, relation: Arc<Relation>) -> Result<(From, Vec<Item>)> {
@@ -200,7 +213,7 @@ impl Binder<'_> {
             return Err(self.at(SqlError::new("42P01", message).with_detail(detail), var.location));
         }
         match self.named_relation(var)? {
-            Named::View(view) => self.refuse(format!("writing to view \"{view}\""), var.location),
+            Named::View(view) => self.refuse(format!("writing to view \"{}\"", plain_name(&view)), var.location),
             Named::Table(relation) if !matches!(relation.source, RelationSource::User(_)) => {
                 self.fail("42501", format!("permission denied for table {name}"), var.location)
             }
@@ -223,7 +236,11 @@ impl Binder<'_> {
             error
         })?;
         let rel = self.new_rel();
-        let item = self.aliased(rel, name, &query.columns, var.alias(), var.location)?;
+        let (schema, plain) = relation_parts(name);
+        let mut item = self.aliased(rel, plain, &query.columns, var.alias(), var.location)?;
+        if var.alias().is_none() {
+            item.schema = Some(schema.into());
+        }
         self.scope().rels.push(rel);
         self.view_rels.insert(rel, name.to_string());
         Ok((From::Subquery { rel, query: Box::new(query), lateral: false }, vec![item]))
@@ -248,10 +265,11 @@ impl Binder<'_> {
         let text = std::mem::replace(&mut self.text, parsed.text().clone());
         let scopes = std::mem::take(&mut self.scopes);
         let ctes = std::mem::take(&mut self.ctes);
+        let path = std::mem::replace(&mut self.path, view.path.clone().map_or_else(public_path, Arc::from));
         self.views += 1;
         let query = self.placed(Place::None, |binder| binder.query(select));
         self.views -= 1;
-        (self.text, self.scopes, self.ctes) = (text, scopes, ctes);
+        (self.text, self.scopes, self.ctes, self.path) = (text, scopes, ctes, path);
         let mut query = query?;
         for (field, (column, _)) in query.columns.iter_mut().zip(&view.columns) {
             field.name.clone_from(column);

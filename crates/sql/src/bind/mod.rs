@@ -92,6 +92,7 @@ impl<'a> BindContext<'a> {
     fn for_utility(&'a self, expressions: &'a expressions::OfBinder<'a>) -> utility::Context<'a> {
         utility::Context {
             schema: self.schema,
+            search_path: self.search_path,
             expressions,
             default_kind: self.default_kind,
             default_buckets: self.default_buckets,
@@ -200,6 +201,8 @@ pub(crate) struct Binder<'a> {
     /// The table and columns of an INSERT whose source is being bound, for a hint.
     insert_target: Option<(String, Vec<String>)>,
     relations: HashMap<String, Arc<Relation>>,
+    /// Where names are looked up: the session's path, and within a view the one that it was made with.
+    path: Arc<[String]>,
 }
 
 impl<'a> Binder<'a> {
@@ -220,6 +223,7 @@ impl<'a> Binder<'a> {
             view_rels: HashMap::new(),
             insert_target: None,
             relations: HashMap::new(),
+            path: Arc::from(context.search_path),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::system;
 use crate::tree::{Body, Cte, CteBody, Expr, ExprKind, From, Query, RelId, RelationRef, Statement};
-use isles_kernel::schema::Schema;
+use isles_kernel::schema::{Schema, relation_parts};
 use std::collections::HashMap;
 
 /// The number of a relation in `pg_class`, and of a column in it, from 1. Both are 0 where there is none.
@@ -69,7 +69,10 @@ impl Origins<'_> {
         match from {
             From::Relation(relation) => self.of_relation(relation, column),
             From::Subquery { rel, query, .. } => match self.views.get(rel) {
-                Some(view) => self.origin("public", view, column),
+                Some(view) => {
+                    let (schema, name) = relation_parts(view);
+                    self.origin(schema, name, column)
+                }
                 None => self.of_query(query, column, seen),
             },
             From::Cte { cte, .. } => {

@@ -23,6 +23,8 @@ use pg_raw_parse::Node;
 /// What binding is given.
 pub struct Context<'a> {
     pub schema: &'a Schema,
+    /// Schemas in which names are looked up, and in the first of which relations are made.
+    pub search_path: &'a [String],
     /// The binder of queries and expressions, and the printers.
     pub expressions: &'a dyn Expressions,
     /// What a table is that does not say `kind`.

@@ -13,7 +13,7 @@ use crate::builtins::{self, CastContext};
 use crate::tree::*;
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Column, Key, Table};
+use isles_kernel::schema::{Column, Key, PUBLIC, Table, relation_parts};
 use isles_kernel::value::Value;
 use pg_raw_parse::Node;
 use pg_raw_parse::list::{CastNodeList, NodeList};
@@ -149,7 +149,7 @@ impl Binder<'_> {
         for row in rows {
             let mut values = Vec::with_capacity(row.len());
             for (given, position) in row.into_iter().zip(&positions) {
-                values.push(Some(self.insert_value(given, &table.columns[*position], overriding)?));
+                values.push(Some(self.insert_value(given, (table, *position), overriding)?));
             }
             bound.push(values);
         }
@@ -183,13 +183,19 @@ impl Binder<'_> {
         Ok(positions)
     }
 
-    fn insert_value(&mut self, given: Given, column: &Column, overriding: OverridingKind::Type) -> Result<Expr> {
+    fn insert_value(
+        &mut self,
+        given: Given,
+        (table, position): (&Table, usize),
+        overriding: OverridingKind::Type,
+    ) -> Result<Expr> {
+        let column = &table.columns[position];
         let value = match given {
-            Given::Default => return self.default_of(column),
+            Given::Default => return self.default_of(table, column),
             Given::Value(value) => value,
         };
         match &column.identity {
-            Some(_) if overriding == OverridingKind::OVERRIDING_USER_VALUE => self.default_of(column),
+            Some(_) if overriding == OverridingKind::OVERRIDING_USER_VALUE => self.default_of(table, column),
             Some(identity) if identity.always && overriding != OverridingKind::OVERRIDING_SYSTEM_VALUE => {
                 Err(always_identity(&column.name))
             }
@@ -220,7 +226,7 @@ impl Binder<'_> {
             .convert_columns(query, &mut |binder, at, expr| binder.assigned(expr, &table.columns[positions[at]], -1))?;
         let mut columns = self.insert_defaults(table, &positions)?;
         for position in ignored {
-            columns[position] = InsertColumn::Default(self.default_of(&table.columns[position])?);
+            columns[position] = InsertColumn::Default(self.default_of(table, &table.columns[position])?);
         }
         Ok((InsertSource::Query(Box::new(query)), columns))
     }
@@ -231,14 +237,14 @@ impl Binder<'_> {
         for (position, column) in table.columns.iter().enumerate() {
             columns.push(match positions.iter().position(|known| *known == position) {
                 Some(at) => InsertColumn::Source { at, cast: None },
-                None => InsertColumn::Default(self.default_of(column)?),
+                None => InsertColumn::Default(self.default_of(table, column)?),
             });
         }
         Ok(columns)
     }
 
     /// A column's default, of the column's type.
-    fn default_of(&mut self, column: &Column) -> Result<Expr> {
+    fn default_of(&mut self, table: &Table, column: &Column) -> Result<Expr> {
         if let Some(identity) = &column.identity {
             let name = Expr::new(ExprKind::Const(Value::Text(identity.sequence.clone())), types::TEXT);
             let display = Display::Function("nextval".into());
@@ -250,11 +256,21 @@ impl Binder<'_> {
             return Ok(Expr::new(ExprKind::Call { function: ROW_ID, display, args: Vec::new() }, types::INT8));
         }
         if let Some(text) = &column.default_sql {
-            let expr = self.expression_text(text)?;
+            let expr = self.default_text(&table.name, text)?;
             return self.assigned(expr, column, -1);
         }
         let value = column.default.clone().unwrap_or(Value::Null);
         Ok(Expr::new(ExprKind::Const(value), column_type(column)))
+    }
+
+    /// An expression that was kept as text with a table: its names are looked up in the table's schema and `public`,
+    /// whatever the session's path.
+    pub(super) fn default_text(&mut self, table: &str, text: &str) -> Result<Expr> {
+        let path = Arc::from([relation_parts(table).0.to_string(), PUBLIC.to_string()]);
+        let before = std::mem::replace(&mut self.path, path);
+        let expr = self.expression_text(text);
+        self.path = before;
+        expr
     }
 
     /// What is assigned to a column, with its conversion.
@@ -395,13 +411,14 @@ impl Binder<'_> {
             if bound.iter().any(|known| known.column == column) {
                 return self.fail("42601", format!("multiple assignments to same column \"{name}\""), at);
             }
-            let value = self.assignment_value(target.val(), &table.columns[column], at)?;
+            let value = self.assignment_value(target.val(), (table, column), at)?;
             bound.push(Assignment { column, value });
         }
         Ok(bound)
     }
 
-    fn assignment_value(&mut self, node: Node<'_>, column: &Column, at: i32) -> Result<Expr> {
+    fn assignment_value(&mut self, node: Node<'_>, (table, column): (&Table, usize), at: i32) -> Result<Expr> {
+        let column = &table.columns[column];
         let node = match node {
             Node::MultiAssignRef(multi) => match multi.source() {
                 Node::RowExpr(row) => self.row_part(row, multi)?,
@@ -414,7 +431,7 @@ impl Binder<'_> {
             node => node,
         };
         if let Node::SetToDefault(_) = node {
-            return self.default_of(column);
+            return self.default_of(table, column);
         }
         if column.identity.as_ref().is_some_and(|identity| identity.always) {
             let error = SqlError::new("428C9", format!("column \"{}\" can only be updated to DEFAULT", column.name));

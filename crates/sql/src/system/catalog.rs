@@ -9,10 +9,10 @@ use super::directory::{
     PG_CONSTRAINT, PG_DATABASE, PG_NAMESPACE, PG_REWRITE, Qualified, index_definition,
 };
 use super::facts::{Facts, OWNER_OID};
-use super::names::{PG_CATALOG_OID, PUBLIC_OID, SCHEMAS, schema_oid};
+use super::names::{PG_CATALOG_OID, PUBLIC_OID, schema_oid};
 use super::shape::{Shape, int, ints, oid, or_null, text};
 use crate::types;
-use isles_kernel::schema::{OnChange, Sequence};
+use isles_kernel::schema::{OnChange, Sequence, plain_name};
 use isles_kernel::value::Value;
 
 pub(super) type Rows = Vec<Vec<Value>>;
@@ -45,7 +45,7 @@ pub(super) fn rows(definition: &Definition, facts: &Facts) -> Rows {
         "pg_group" => groups(definition, facts),
         "pg_index" => indexes(definition, directory),
         "pg_indexes" => index_list(definition, directory),
-        "pg_namespace" => namespaces(definition),
+        "pg_namespace" => namespaces(definition, directory),
         "pg_prepared_statements" => prepared_statements(definition, facts),
         "pg_rewrite" => rewrites(definition, directory),
         "pg_roles" => roles(definition, facts, "rolpassword", text("********")),
@@ -64,9 +64,9 @@ pub(super) fn rows(definition: &Definition, facts: &Facts) -> Rows {
     rows
 }
 
-fn namespaces(definition: &Definition) -> Rows {
+fn namespaces(definition: &Definition, directory: &Directory) -> Rows {
     let shape = Shape::new(definition, &[("nspowner", oid(OWNER_OID))], ["oid", "nspname"]);
-    SCHEMAS.iter().map(|(number, name)| shape.row([oid(*number), text(name)])).collect()
+    directory.namespaces.iter().map(|(number, name)| shape.row([oid(*number), text(name)])).collect()
 }
 
 /// Comments of the schema, and those that the schemas have before anybody says otherwise.
@@ -183,7 +183,7 @@ fn user_class<'a>(class: &'a Class, facts: &Facts) -> ClassRow<'a> {
     let row = ClassRow {
         oid: class.oid,
         name: &class.name,
-        schema: PUBLIC_OID,
+        schema: class.namespace,
         kind: "r",
         columns: class.columns.len(),
         method: HEAP,
@@ -200,7 +200,7 @@ fn user_class<'a>(class: &'a Class, facts: &Facts) -> ClassRow<'a> {
             has_index: table.has_indexes,
             checks: table.checks,
             has_triggers: table.has_foreign_keys,
-            rows: facts.sizes.get(&class.name).map_or(-1.0, |size| size.rows as f64),
+            rows: facts.sizes.get(&class.relation).map_or(-1.0, |size| size.rows as f64),
             options: Value::Array(table.options.iter().map(|option| text(option)).collect()),
             ..row
         },
@@ -349,9 +349,10 @@ fn operator_class(ty: u32) -> i64 {
 
 fn constraints(definition: &Definition, directory: &Directory) -> Rows {
     let on = Value::Bool(true);
-    let same = [("connamespace", oid(PUBLIC_OID)), ("convalidated", on.clone()), ("conislocal", on)];
+    let same = [("convalidated", on.clone()), ("conislocal", on)];
     let names = [
         "oid",
+        "connamespace",
         "conname",
         "contype",
         "conrelid",
@@ -379,6 +380,7 @@ fn constraints(definition: &Definition, directory: &Directory) -> Rows {
         };
         shape.row([
             oid(c.oid),
+            oid(directory.class(c.table).map_or(PUBLIC_OID, |class| class.namespace)),
             text(&c.name),
             text(constraint_code(c)),
             oid(c.table),
@@ -510,13 +512,23 @@ fn sequences(definition: &Definition, directory: &Directory) -> Rows {
 }
 
 fn sequence_list(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [("schemaname", text("public")), ("sequenceowner", text(&facts.owner)), ("cache_size", Value::Int(1))];
-    let names =
-        ["sequencename", "data_type", "start_value", "min_value", "max_value", "increment_by", "cycle", "last_value"];
+    let same = [("sequenceowner", text(&facts.owner)), ("cache_size", Value::Int(1))];
+    let names = [
+        "schemaname",
+        "sequencename",
+        "data_type",
+        "start_value",
+        "min_value",
+        "max_value",
+        "increment_by",
+        "cycle",
+        "last_value",
+    ];
     let shape = Shape::new(definition, &same, names);
     let row = |(class, s): (&Class, &Sequence)| {
-        let last = facts.last_values.get(&class.name).map_or(Value::Null, |last| Value::Int(*last));
+        let last = facts.last_values.get(&class.relation).map_or(Value::Null, |last| Value::Int(*last));
         shape.row([
+            text(&class.schema),
             text(&class.name),
             oid(types::natural(s.ty).0),
             Value::Int(s.start),
@@ -539,7 +551,7 @@ fn table_list(definition: &Definition, facts: &Facts) -> Rows {
     let system = system.map(|(schema, name)| shape.row([text(schema), text(name), no.clone(), no.clone(), no.clone()]));
     let user = facts.directory().tables().map(|(class, table)| {
         let triggers = Value::Bool(table.has_foreign_keys);
-        shape.row([text("public"), text(&class.name), Value::Bool(table.has_indexes), no.clone(), triggers])
+        shape.row([text(&class.schema), text(&class.name), Value::Bool(table.has_indexes), no.clone(), triggers])
     });
     system.chain(user).collect()
 }
@@ -550,7 +562,9 @@ fn view_list(definition: &Definition, facts: &Facts) -> Rows {
     let system = data::definitions().iter().filter(|d| d.kind == "v");
     let system = system.map(|d| shape.row([text(&d.relation.schema), text(&d.relation.name), Value::Null]));
     let user = facts.directory().views();
-    let user = user.map(|(class, sql)| shape.row([text("public"), text(&class.name), text(&view_definition(sql))]));
+    let row =
+        |(class, sql): (&Class, &str)| shape.row([text(&class.schema), text(&class.name), text(&view_definition(sql))]);
+    let user = user.map(row);
     system.chain(user).collect()
 }
 
@@ -560,10 +574,10 @@ pub(super) fn view_definition(sql: &str) -> String {
 }
 
 fn index_list(definition: &Definition, directory: &Directory) -> Rows {
-    let shape = Shape::new(definition, &[("schemaname", text("public"))], ["tablename", "indexname", "indexdef"]);
+    let shape = Shape::new(definition, &[], ["schemaname", "tablename", "indexname", "indexdef"]);
     let row = |(class, index): (&Class, &Index)| {
         let says = index_definition(class, index, Qualified::Always);
-        shape.row([text(&index.table_name), text(&class.name), text(&says)])
+        shape.row([text(&class.schema), text(plain_name(&index.table_relation)), text(&class.name), text(&says)])
     };
     directory.indexes().map(row).collect()
 }
@@ -699,8 +713,8 @@ fn table_statistics(definition: &Definition, facts: &Facts) -> Rows {
     let names = ["relid", "schemaname", "relname", "n_live_tup"];
     let shape = Shape::new(definition, &zeros, names);
     let row = |class: &Class| {
-        let rows = Value::Int(facts.size_of(&class.name).rows);
-        shape.row([oid(class.oid), text("public"), text(&class.name), rows])
+        let rows = Value::Int(facts.size_of(&class.relation).rows);
+        shape.row([oid(class.oid), text(&class.schema), text(&class.name), rows])
     };
     facts.directory().tables().map(|(class, _)| row(class)).collect()
 }

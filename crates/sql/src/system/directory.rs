@@ -9,12 +9,12 @@
 //!   * No two objects of a schema have one number, and no number is below [`FIRST_USER_OID`].
 //!   * Nothing that the user did not make is here: no hidden column, no tenant in front of a key.
 
-use super::names::{quote_identifier, quote_list, schema_oid};
+use super::names::{SCHEMAS, quote_identifier, quote_list};
 use crate::types;
 use isles_kernel::hash::fnv1a32;
 use isles_kernel::schema::{
     BUCKET_COLUMN, Check, Column, CommentOn, ForeignKey, Key, KeyOver, KeyPart, OnChange, RESERVED_PREFIX, Schema,
-    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View,
+    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, relation_parts,
 };
 use isles_kernel::value::{DataType, Value};
 use std::collections::{HashMap, HashSet};
@@ -40,17 +40,23 @@ pub(super) fn user_oid(kind: &str, name: &str) -> u32 {
 /// The number of a relation by its name alone, unless another relation's name would have the same.
 pub(super) fn plain_oid(schema: &Schema, name: &str) -> Option<u32> {
     let oid = user_oid("relation", name);
-    let keys = schema.tables.values().flat_map(|table| table.keys.iter().map(|key| key.name.as_str()));
+    let keys = schema.tables.values().flat_map(|table| table.keys.iter().map(|key| table.key_relation(&key.name)));
     let names = schema.tables.keys().chain(schema.views.keys()).chain(schema.sequences.keys());
-    let mut others = names.map(String::as_str).chain(keys).filter(|other| *other != name);
-    (!others.any(|other| user_oid("relation", other) == oid)).then_some(oid)
+    let mut others = names.cloned().chain(keys).filter(|other| *other != name);
+    (!others.any(|other| user_oid("relation", &other) == oid)).then_some(oid)
 }
 
 /// A relation: what `pg_class` has a row for.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) oid: u32,
+    /// Its schema, by number and by name.
+    pub(super) namespace: u32,
+    pub(super) schema: String,
+    /// Within its schema.
     pub(super) name: String,
+    /// The one text for it, with its schema in it.
+    pub(super) relation: String,
     pub(super) columns: Vec<Attribute>,
     pub(super) kind: ClassKind,
 }
@@ -77,7 +83,8 @@ pub(super) struct TableClass {
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) table: u32,
-    pub(super) table_name: String,
+    /// The one text for it.
+    pub(super) table_relation: String,
     /// From 1, as `attnum`; 0 for an expression.
     pub(super) positions: Vec<i64>,
     /// As they are written: quoted names, expressions, with their directions.
@@ -106,7 +113,8 @@ pub(super) struct Constraint {
     pub(super) oid: u32,
     pub(super) name: String,
     pub(super) table: u32,
-    pub(super) table_name: String,
+    /// The one text for it.
+    pub(super) table_relation: String,
     /// From 1.
     pub(super) positions: Vec<i64>,
     /// The index that keeps it; for a foreign key the one that it refers to.
@@ -128,8 +136,8 @@ pub(super) struct Reference {
     pub(super) table: u32,
     pub(super) positions: Vec<i64>,
     pub(super) key: ForeignKey,
-    /// The name of the constraint that it refers to.
-    pub(super) unique: Option<String>,
+    /// The schema and name of the constraint that it refers to.
+    pub(super) unique: Option<(String, String)>,
 }
 
 /// What a row of `pg_description` says of an object.
@@ -145,6 +153,8 @@ pub(super) struct Comment {
 
 #[derive(Debug, Default)]
 pub(super) struct Directory {
+    /// Schemas, those of the system first.
+    pub(super) namespaces: Vec<(u32, String)>,
     pub(super) classes: Vec<Class>,
     pub(super) constraints: Vec<Constraint>,
     pub(super) comments: Vec<Comment>,
@@ -156,6 +166,11 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn of(schema: &Schema) -> Directory {
         let mut directory = Directory::default();
+        directory.namespaces = SCHEMAS.iter().map(|(oid, name)| (*oid, (*name).into())).collect();
+        for name in &schema.namespaces {
+            let oid = directory.number("namespace", name);
+            directory.namespaces.push((oid, name.clone()));
+        }
         for table in schema.tables.values().filter(|table| is_users(&table.name)) {
             directory.add_table(schema, table);
         }
@@ -179,8 +194,17 @@ impl Directory {
         self.by_oid.get(&oid).map(|&at| &self.classes[at])
     }
 
-    pub(super) fn class_named(&self, name: &str) -> Option<&Class> {
-        self.by_name.get(name).map(|&at| &self.classes[at])
+    /// By the one text for a relation.
+    pub(super) fn class_named(&self, relation: &str) -> Option<&Class> {
+        self.by_name.get(relation).map(|&at| &self.classes[at])
+    }
+
+    pub(super) fn namespace_oid(&self, name: &str) -> Option<u32> {
+        self.namespaces.iter().find(|(_, known)| known == name).map(|(oid, _)| *oid)
+    }
+
+    pub(super) fn namespace_name(&self, oid: u32) -> Option<&str> {
+        self.namespaces.iter().find(|(known, _)| *known == oid).map(|(_, name)| name.as_str())
     }
 
     pub(super) fn constraint(&self, oid: u32) -> Option<&Constraint> {
@@ -220,7 +244,7 @@ impl Directory {
     pub(super) fn sequence_of(&self, table: &str, column: &str) -> Option<&Class> {
         let owned = |sequence: &Sequence| sequence.owner.as_ref().is_some_and(|(t, c)| t == table && c == column);
         let identity = self.class_named(table)?.columns.iter().find(|c| c.name == column)?.identity;
-        let named = |class: &Class| !identity.is_empty() && class.name == format!("{table}_{column}_seq");
+        let named = |class: &Class| !identity.is_empty() && class.relation == format!("{table}_{column}_seq");
         self.sequences().find(|(class, sequence)| owned(sequence) || named(class)).map(|(class, _)| class)
     }
 
@@ -232,11 +256,13 @@ impl Directory {
         oid
     }
 
-    fn add(&mut self, name: &str, columns: Vec<Attribute>, kind: ClassKind) -> u32 {
-        let oid = self.number("relation", name);
+    fn add(&mut self, relation: &str, columns: Vec<Attribute>, kind: ClassKind) -> u32 {
+        let oid = self.number("relation", relation);
         self.by_oid.insert(oid, self.classes.len());
-        self.by_name.insert(name.into(), self.classes.len());
-        self.classes.push(Class { oid, name: name.into(), columns, kind });
+        self.by_name.insert(relation.into(), self.classes.len());
+        let (schema, name) = relation_parts(relation);
+        let (namespace, schema, name) = (self.namespace_oid(schema).unwrap_or(0), schema.into(), name.into());
+        self.classes.push(Class { oid, namespace, schema, name, relation: relation.into(), columns, kind });
         oid
     }
 
@@ -268,7 +294,7 @@ impl Directory {
         let parts = key_parts(key);
         let index = Index {
             table: table_oid,
-            table_name: table.name.clone(),
+            table_relation: table.name.clone(),
             positions: parts.iter().map(|part| part_position(table, part)).collect(),
             parts: parts.iter().map(part_text).collect(),
             options: parts.iter().map(|part| i64::from(part.descending) + 2 * i64::from(part.nulls_first)).collect(),
@@ -279,7 +305,7 @@ impl Directory {
         };
         let positions = index.positions.clone();
         let columns = parts.iter().map(|part| index_column(table, part)).collect();
-        let index = self.add(&key.name, columns, ClassKind::Index(index));
+        let index = self.add(&table.key_relation(&key.name), columns, ClassKind::Index(index));
         if let Some(kind) = constraint {
             self.add_constraint(table, &key.name, positions, index, kind);
         }
@@ -303,10 +329,10 @@ impl Directory {
                 (PG_CLASS, class.oid, at as i64 + 1)
             }
             CommentOn::Constraint(table, name) => {
-                let constraint = self.constraints.iter().find(|c| &c.table_name == table && &c.name == name)?;
+                let constraint = self.constraints.iter().find(|c| &c.table_relation == table && &c.name == name)?;
                 (PG_CONSTRAINT, constraint.oid, 0)
             }
-            CommentOn::Schema(name) => (PG_NAMESPACE, schema_oid(name)?, 0),
+            CommentOn::Schema(name) => (PG_NAMESPACE, self.namespace_oid(name)?, 0),
             CommentOn::Database => (PG_DATABASE, 0, 0),
             CommentOn::Role(name) => (PG_AUTHID, user_oid("role", name), 0),
         };
@@ -316,8 +342,8 @@ impl Directory {
     fn add_constraint(&mut self, table: &Table, name: &str, positions: Vec<i64>, index: u32, kind: ConstraintKind) {
         let oid = self.number("constraint", &format!("{}\0{name}", table.name));
         let table_oid = self.class_named(&table.name).map_or(0, |class| class.oid);
-        let (name, table_name) = (name.to_string(), table.name.clone());
-        self.constraints.push(Constraint { oid, name, table: table_oid, table_name, positions, index, kind });
+        let (name, table_relation) = (name.to_string(), table.name.clone());
+        self.constraints.push(Constraint { oid, name, table: table_oid, table_relation, positions, index, kind });
     }
 
     fn add_foreign_key(&mut self, schema: &Schema, table: &Table, key: &ForeignKey) {
@@ -326,8 +352,10 @@ impl Directory {
         let columns = visible_key(&key.columns);
         let referred = positions(target, &visible_key(&key.references));
         let unique = self.indexes().find(|(_, i)| i.table == target_oid && i.unique && i.positions == referred);
-        let (index, unique) = unique.map_or((0, None), |(class, _)| (class.oid, Some(class.name.clone())));
-        let unique = unique.filter(|name| self.constraints.iter().any(|c| c.table == target_oid && &c.name == name));
+        let (index, unique) =
+            unique.map_or((0, None), |(class, _)| (class.oid, Some((class.schema.clone(), class.name.clone()))));
+        let unique =
+            unique.filter(|(_, name)| self.constraints.iter().any(|c| c.table == target_oid && &c.name == name));
         let mut key = key.clone();
         key.columns.clone_from(&columns);
         key.references = visible_key(&key.references);
@@ -510,18 +538,21 @@ fn options(table: &Table) -> Vec<String> {
     }
 }
 
-/// Whether the schema `public` is written before a relation's name.
+/// Whether the schema is written before a relation's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Qualified {
+pub(super) enum Qualified<'a> {
     Always,
-    WhereNeeded,
+    /// Where this path does not find it.
+    Beyond(&'a [String]),
 }
 
 /// `CREATE INDEX …`, as `pg_get_indexdef` says it.
-pub(super) fn index_definition(class: &Class, index: &Index, qualified: Qualified) -> String {
+pub(super) fn index_definition(class: &Class, index: &Index, qualified: Qualified<'_>) -> String {
     let unique = if index.unique { "UNIQUE " } else { "" };
-    let schema = if qualified == Qualified::Always { "public." } else { "" };
-    let (name, table) = (quote_identifier(&class.name), quote_identifier(&index.table_name));
+    let (schema, table) = relation_parts(&index.table_relation);
+    let found = matches!(qualified, Qualified::Beyond(path) if path.iter().any(|known| known == schema));
+    let schema = if found { String::new() } else { format!("{}.", quote_identifier(schema)) };
+    let (name, table) = (quote_identifier(&class.name), quote_identifier(table));
     let filter = index.predicate.as_ref().map(|sql| format!(" WHERE {}", parenthesized(sql))).unwrap_or_default();
     format!("CREATE {unique}INDEX {name} ON {schema}{table} USING btree ({}){filter}", index.parts.join(", "))
 }
@@ -535,7 +566,12 @@ pub(super) enum Parentheses {
 
 impl Directory {
     /// As `pg_get_constraintdef` says it.
-    pub(super) fn constraint_definition(&self, constraint: &Constraint, parentheses: Parentheses) -> String {
+    pub(super) fn constraint_definition(
+        &self,
+        constraint: &Constraint,
+        parentheses: Parentheses,
+        path: &[String],
+    ) -> String {
         let own = self.column_names(constraint.table, &constraint.positions);
         match &constraint.kind {
             ConstraintKind::Primary => format!("PRIMARY KEY ({})", quote_list(&own)),
@@ -544,7 +580,10 @@ impl Directory {
             ConstraintKind::Check(sql) => format!("CHECK {}", parenthesized(sql)),
             ConstraintKind::Foreign(reference) => {
                 let there = self.column_names(reference.table, &reference.positions);
-                let table = quote_identifier(&reference.key.table);
+                let (schema, table) = relation_parts(&reference.key.table);
+                let found = path.iter().any(|known| known == schema);
+                let schema = if found { String::new() } else { format!("{}.", quote_identifier(schema)) };
+                let table = format!("{schema}{}", quote_identifier(table));
                 let actions =
                     action(" ON UPDATE ", reference.key.on_update) + &action(" ON DELETE ", reference.key.on_delete);
                 format!("FOREIGN KEY ({}) REFERENCES {table}({}){actions}", quote_list(&own), quote_list(&there))

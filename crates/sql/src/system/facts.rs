@@ -2,7 +2,7 @@
 
 use super::directory::Directory;
 use crate::types::Oid;
-use isles_kernel::schema::Schema;
+use isles_kernel::schema::{PUBLIC, Schema};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +22,8 @@ pub struct Facts {
     pub roles: Vec<Role>,
     /// The session's role.
     pub user: String,
+    /// Schemas in which the session looks up names, after `pg_catalog`.
+    pub search_path: Vec<String>,
     /// The session's settings, by name.
     pub settings: BTreeMap<String, String>,
     /// What `version()` says.
@@ -86,6 +88,7 @@ impl Facts {
             owner: owner.into(),
             roles: Vec::new(),
             user: owner.into(),
+            search_path: vec![PUBLIC.into()],
             settings: BTreeMap::new(),
             version: "PostgreSQL 15.0 (Isles)".into(),
             sizes: BTreeMap::new(),

@@ -10,12 +10,13 @@ use super::directory::{
 };
 use super::facts::Facts;
 use super::names::{
-    PUBLIC_OID, Shown, format_type, function_arguments, function_result, function_signature, parse_type,
-    quote_identifier, schema_name, schema_oid, split_name,
+    Shown, format_type, function_arguments, function_result, function_signature, parse_type, quote_identifier,
+    split_name,
 };
 use super::shape::text;
 use crate::types::{self, Oid};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::relation_name;
 use isles_kernel::value::Value;
 use std::sync::Arc;
 
@@ -126,7 +127,9 @@ impl Functions {
                 let found = number(args, 0).and_then(|oid| directory.constraint(oid));
                 let pretty = matches!(args.get(1), Some(Value::Bool(true)));
                 let parentheses = if pretty { Parentheses::Needed } else { Parentheses::All };
-                Ok(found.map_or(Value::Null, |found| Value::Text(directory.constraint_definition(found, parentheses))))
+                let path = &self.facts.search_path;
+                let says = |found| Value::Text(directory.constraint_definition(found, parentheses, path));
+                Ok(found.map_or(Value::Null, says))
             }
             "pg_get_viewdef" => self.view_definition(args),
             "pg_get_expr" => Ok(args.first().cloned().unwrap_or(Value::Null)),
@@ -165,7 +168,7 @@ impl Functions {
             return Ok(text(part.map_or("", |part| part.trim_end_matches(" NULLS FIRST"))));
         }
         let pretty = matches!(args.get(2), Some(Value::Bool(true)));
-        let qualified = if pretty { Qualified::WhereNeeded } else { Qualified::Always };
+        let qualified = if pretty { Qualified::Beyond(&self.facts.search_path) } else { Qualified::Always };
         Ok(Value::Text(index_definition(class, index, qualified)))
     }
 
@@ -187,17 +190,19 @@ impl Functions {
         let oid = self.read_class(table)?;
         let class = self.facts.directory().class(oid);
         let name = class.map_or(table.as_str(), |class| class.name.as_str());
+        let relation = class.map_or("", |class| class.relation.as_str());
         if !class.is_some_and(|class| class.columns.iter().any(|c| &c.name == column)) {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
             return Err(SqlError::new("42703", message));
         }
-        let sequence = self.facts.directory().sequence_of(name, column);
-        Ok(sequence.map_or(Value::Null, |s| Value::Text(format!("public.{}", quote_identifier(&s.name)))))
+        let sequence = self.facts.directory().sequence_of(relation, column);
+        let full = |s: &Class| format!("{}.{}", quote_identifier(&s.schema), quote_identifier(&s.name));
+        Ok(sequence.map_or(Value::Null, |sequence| Value::Text(full(sequence))))
     }
 
     fn last_value(&self, args: &[Value]) -> Value {
         let class = number(args, 0).and_then(|oid| self.facts.directory().class(oid));
-        let last = class.and_then(|class| self.facts.last_values.get(&class.name));
+        let last = class.and_then(|class| self.facts.last_values.get(&class.relation));
         last.map_or(Value::Null, |last| Value::Int(*last))
     }
 
@@ -219,7 +224,7 @@ impl Functions {
             "regprocin" => read_or(given, read_function),
             "regprocedurein" => read_or(given, read_procedure),
             "regoperin" | "regoperatorin" => read_or(given, read_operator),
-            "regnamespacein" => read_or(given, read_schema),
+            "regnamespacein" => read_or(given, |given| self.read_schema(given)),
             "regrolein" => read_or(given, |given| self.read_role(given)),
             "regcollationin" => read_or(given, read_collation),
             "to_regclass" => missing_is_null(self.read_class(given)),
@@ -227,7 +232,7 @@ impl Functions {
             "to_regproc" => missing_is_null(read_number_or(given, read_function)),
             "to_regprocedure" => missing_is_null(read_number_or(given, read_procedure)),
             "to_regoper" | "to_regoperator" => missing_is_null(read_number_or(given, read_operator)),
-            "to_regnamespace" => missing_is_null(read_number_or(given, read_schema)),
+            "to_regnamespace" => missing_is_null(read_number_or(given, |given| self.read_schema(given))),
             "to_regrole" => missing_is_null(read_number_or(given, |given| self.read_role(given))),
             "to_regcollation" => missing_is_null(read_number_or(given, read_collation)),
             "regclassout" => written(oid, self.class_name(oid)),
@@ -235,11 +240,22 @@ impl Functions {
             "regprocout" => written(oid, data::function_row(oid).map(unambiguous_name)),
             "regprocedureout" => written(oid, data::function_row(oid).map(function_signature)),
             "regoperout" | "regoperatorout" => written(oid, operator_name(oid, name == "regoperatorout")),
-            "regnamespaceout" => written(oid, schema_name(oid).map(quote_identifier)),
+            "regnamespaceout" => written(oid, self.facts.directory().namespace_name(oid).map(quote_identifier)),
             "regroleout" => written(oid, self.role_name(oid)),
             "regcollationout" => written(oid, collation_name(oid)),
             _ => return None,
         })
+    }
+
+    /// The one text for a relation of the user, by its number.
+    pub fn relation(&self, oid: u32) -> Option<String> {
+        self.facts.directory().class(oid).map(|class| class.relation.clone())
+    }
+
+    /// The same, by its name as SQL writes it, or its number as text.
+    pub fn find_relation(&self, given: &str) -> Result<String, SqlError> {
+        let missing = || SqlError::new("42P01", format!("relation \"{given}\" does not exist"));
+        self.relation(self.read_class(given)?).ok_or_else(missing)
     }
 
     /// A relation's number: from its name, or a number as text.
@@ -266,20 +282,33 @@ impl Functions {
 
     fn find_class(&self, name: &str) -> Option<u32> {
         let system = data::definition("pg_catalog", name).map(|definition| definition.oid);
-        system.or_else(|| self.facts.directory().class_named(name).map(|class| class.oid))
+        let in_schema = |schema: &String| self.find_class_in(schema, name).ok().flatten();
+        system.or_else(|| self.facts.search_path.iter().find_map(in_schema))
+    }
+
+    fn read_schema(&self, given: &str) -> Result<u32, SqlError> {
+        let name = split_name(given)?.join(".");
+        let missing = || SqlError::new("3F000", format!("schema \"{name}\" does not exist"));
+        self.facts.directory().namespace_oid(&name).ok_or_else(missing)
     }
 
     fn find_class_in(&self, schema: &str, name: &str) -> Result<Option<u32>, SqlError> {
-        match read_schema(schema)? {
-            PUBLIC_OID => Ok(self.facts.directory().class_named(name).map(|class| class.oid)),
-            _ => Ok(data::definition(schema, name).map(|definition| definition.oid)),
+        if self.facts.schema.has_namespace(schema) {
+            return Ok(self.facts.directory().class_named(&relation_name(schema, name)).map(|class| class.oid));
+        }
+        match data::definition(schema, name) {
+            Some(definition) => Ok(Some(definition.oid)),
+            None if self.facts.directory().namespace_oid(schema).is_some() => Ok(None),
+            None => Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist"))),
         }
     }
 
     /// A relation's name, with its schema where the search path does not find it.
     fn class_name(&self, oid: u32) -> Option<String> {
         if let Some(class) = self.facts.directory().class(oid) {
-            return Some(quote_identifier(&class.name));
+            let name = quote_identifier(&class.name);
+            let found = self.find_class(&class.name) == Some(oid);
+            return Some(if found { name } else { format!("{}.{name}", quote_identifier(&class.schema)) });
         }
         let system = data::definitions().iter().find(|definition| definition.oid == oid)?;
         let (schema, name) = (&system.relation.schema, quote_identifier(&system.relation.name));
@@ -317,7 +346,10 @@ impl Functions {
         Some(Ok(match name {
             "pg_table_is_visible" => match data::definitions().iter().find(|d| d.oid == oid) {
                 Some(system) => Value::Bool(system.relation.schema == "pg_catalog"),
-                None => exists(self.facts.directory().class(oid).is_some()),
+                None => match self.facts.directory().class(oid) {
+                    Some(class) => Value::Bool(self.find_class(&class.name) == Some(oid)),
+                    None => Value::Null,
+                },
             },
             "pg_type_is_visible" => exists(data::type_row(oid).is_some()),
             "pg_function_is_visible" => exists(data::function_row(oid).is_some()),
@@ -364,7 +396,7 @@ impl Functions {
     }
 
     fn size(&self, name: &str, args: &[Value]) -> Option<Answer> {
-        let bytes = |class: &Class| Value::Int(self.facts.size_of(&class.name).bytes);
+        let bytes = |class: &Class| Value::Int(self.facts.size_of(&class.relation).bytes);
         Some(match name {
             "pg_relation_size" | "pg_total_relation_size" | "pg_table_size" => {
                 self.relation_argument(args.first()).map(|oid| match oid {
@@ -453,8 +485,10 @@ impl Functions {
         };
         let found = match (kind.object, rest.first()) {
             (Object::Relation, object) => self.relation_argument(object)?.is_some(),
-            (Object::Schema, Some(Value::Text(name))) => read_schema(name).map(|_| true)?,
-            (Object::Schema, Some(value)) => data::as_oid(value).and_then(schema_name).is_some(),
+            (Object::Schema, Some(Value::Text(name))) => self.read_schema(name).map(|_| true)?,
+            (Object::Schema, Some(value)) => {
+                data::as_oid(value).and_then(|oid| self.facts.directory().namespace_name(oid)).is_some()
+            }
             (Object::Role, Some(role)) => self.check_role(role).map(|()| true)?,
             (_, object) => object.is_some(),
         };
@@ -591,11 +625,6 @@ fn description_of(oid: u32, class: Option<u32>) -> Value {
     }
     let fits = |row: &&Vec<Value>| row[0] == value(oid) && class.is_none_or(|class| row[1] == value(class));
     data::built_in("pg_description").iter().find(fits).map_or(Value::Null, |row| row[3].clone())
-}
-
-fn read_schema(given: &str) -> Result<u32, SqlError> {
-    let name = split_name(given)?.join(".");
-    schema_oid(&name).ok_or_else(|| SqlError::new("3F000", format!("schema \"{name}\" does not exist")))
 }
 
 /// The last part of a name of `pg_catalog`; none where another schema is named.

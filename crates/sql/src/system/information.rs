@@ -7,10 +7,10 @@ use super::catalog::{Rows, view_definition};
 use super::data::{self, Definition, FunctionRow};
 use super::directory::{Attribute, Class, ClassKind, Constraint, ConstraintKind, Directory, Reference, parenthesized};
 use super::facts::Facts;
-use super::names::{PUBLIC_OID, SCHEMAS, format_type};
+use super::names::format_type;
 use super::shape::{Shape, int, or_null, text};
 use crate::types::{self, Oid};
-use isles_kernel::schema::{OnChange, Sequence, SqlType};
+use isles_kernel::schema::{OnChange, Sequence, SqlType, relation_name, relation_parts};
 use isles_kernel::value::Value;
 
 /// Bytes of a character at most, in UTF-8.
@@ -56,7 +56,7 @@ fn yes(yes: bool) -> Value {
 fn schemata(definition: &Definition, facts: &Facts) -> Rows {
     let same = [("catalog_name", text(&facts.database)), ("schema_owner", text(&facts.owner))];
     let shape = Shape::new(definition, &same, ["schema_name"]);
-    SCHEMAS.iter().map(|(_, name)| shape.row([text(name)])).collect()
+    facts.directory().namespaces.iter().map(|(_, name)| shape.row([text(name)])).collect()
 }
 
 /// The relations that have columns a query can name: of the system and of the user.
@@ -64,8 +64,8 @@ fn visible_relations(facts: &Facts) -> impl Iterator<Item = (&str, &str, bool)> 
     let system = data::definitions().iter();
     let system = system.map(|d| (d.relation.schema.as_str(), d.relation.name.as_str(), d.kind == "v"));
     let user = facts.directory().classes.iter().filter_map(|class| match class.kind {
-        ClassKind::Table(_) => Some(("public", class.name.as_str(), false)),
-        ClassKind::View { .. } => Some(("public", class.name.as_str(), true)),
+        ClassKind::Table(_) => Some((class.schema.as_str(), class.name.as_str(), false)),
+        ClassKind::View { .. } => Some((class.schema.as_str(), class.name.as_str(), true)),
         _ => None,
     });
     system.chain(user)
@@ -85,7 +85,6 @@ fn views(definition: &Definition, facts: &Facts) -> Rows {
     let no = yes(false);
     let same = [
         ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
         ("check_option", text("NONE")),
         ("is_updatable", no.clone()),
         ("is_insertable_into", no.clone()),
@@ -93,9 +92,10 @@ fn views(definition: &Definition, facts: &Facts) -> Rows {
         ("is_trigger_deletable", no.clone()),
         ("is_trigger_insertable_into", no),
     ];
-    let shape = Shape::new(definition, &same, ["table_name", "view_definition"]);
-    let views = facts.directory().views();
-    views.map(|(class, sql)| shape.row([text(&class.name), text(&view_definition(sql))])).collect()
+    let shape = Shape::new(definition, &same, ["table_schema", "table_name", "view_definition"]);
+    let row =
+        |(class, sql): (&Class, &str)| shape.row([text(&class.schema), text(&class.name), text(&view_definition(sql))]);
+    facts.directory().views().map(row).collect()
 }
 
 /// What the standard says of a type, in this order: character maximum and octet length; numeric precision, radix and
@@ -218,7 +218,8 @@ fn columns(definition: &Definition, facts: &Facts) -> Rows {
     let shape = Shape::new(definition, &same, names);
     let row = |schema: &str, table: &str, at: usize, column: &Attribute, is_view: bool| {
         let [max, octets, precision, radix, scale, datetime, interval] = type_facts(column.ty);
-        let [generation, start, increment, maximum, minimum, cycle] = identity(facts.directory(), table, column);
+        let relation = relation_name(schema, table);
+        let [generation, start, increment, maximum, minimum, cycle] = identity(facts.directory(), &relation, column);
         shape.row([
             text(schema),
             text(table),
@@ -257,7 +258,7 @@ fn columns(definition: &Definition, facts: &Facts) -> Rows {
     for class in facts.directory().classes.iter().filter(|class| has_columns(class)) {
         let is_view = matches!(class.kind, ClassKind::View { .. });
         let columns = class.columns.iter().enumerate();
-        rows.extend(columns.map(|(at, column)| row("public", &class.name, at, column, is_view)));
+        rows.extend(columns.map(|(at, column)| row(&class.schema, &class.name, at, column, is_view)));
     }
     rows
 }
@@ -283,12 +284,12 @@ fn identity(directory: &Directory, table: &str, column: &Attribute) -> [Value; 6
 fn element_types(definition: &Definition, facts: &Facts) -> Rows {
     let same = [
         ("object_catalog", text(&facts.database)),
-        ("object_schema", text("public")),
         ("object_type", text("TABLE")),
         ("udt_catalog", text(&facts.database)),
         ("udt_schema", text("pg_catalog")),
     ];
-    let names = ["object_name", "collection_type_identifier", "data_type", "udt_name", "dtd_identifier"];
+    let names =
+        ["object_schema", "object_name", "collection_type_identifier", "data_type", "udt_name", "dtd_identifier"];
     let shape = Shape::new(definition, &same, names);
     let mut rows = Rows::new();
     for class in facts.directory().classes.iter().filter(|class| has_columns(class)) {
@@ -296,7 +297,8 @@ fn element_types(definition: &Definition, facts: &Facts) -> Rows {
             if let Some(array) = data::type_row(column.ty.oid).filter(|row| row.is_array) {
                 let at = (at + 1).to_string();
                 let (says, name) = (data_type(array.element), type_name(array.element));
-                rows.push(shape.row([text(&class.name), text(&at), text(&says), text(name), text(&format!("a{at}"))]));
+                let (schema, table) = (text(&class.schema), text(&class.name));
+                rows.push(shape.row([schema, table, text(&at), text(&says), text(name), text(&format!("a{at}"))]));
             }
         }
     }
@@ -306,11 +308,11 @@ fn element_types(definition: &Definition, facts: &Facts) -> Rows {
 fn sequences(definition: &Definition, facts: &Facts) -> Rows {
     let same = [
         ("sequence_catalog", text(&facts.database)),
-        ("sequence_schema", text("public")),
         ("numeric_precision_radix", Value::Int(2)),
         ("numeric_scale", Value::Int(0)),
     ];
     let names = [
+        "sequence_schema",
         "sequence_name",
         "data_type",
         "numeric_precision",
@@ -325,7 +327,8 @@ fn sequences(definition: &Definition, facts: &Facts) -> Rows {
         let ty = SqlType { oid: types::natural(s.ty).0, modifier: -1 };
         let precision = numeric_facts(ty).0.map_or(Value::Null, Value::Int);
         let [start, min, max, increment] = [s.start, s.min, s.max, s.increment].map(|n| text(&n.to_string()));
-        shape.row([text(&class.name), text(&data_type(ty.oid)), precision, start, min, max, increment, yes(s.cycle)])
+        let (schema, name, says) = (text(&class.schema), text(&class.name), text(&data_type(ty.oid)));
+        shape.row([schema, name, says, precision, start, min, max, increment, yes(s.cycle)])
     };
     // As PostgreSQL: the sequences of identity columns belong to their columns alone.
     let is_identity = |class: &Class| {
@@ -333,7 +336,7 @@ fn sequences(definition: &Definition, facts: &Facts) -> Rows {
             let identity = table.columns.iter().filter(|column| !column.identity.is_empty());
             identity
                 .into_iter()
-                .any(|c| facts.directory().sequence_of(&table.name, &c.name).is_some_and(|s| s.oid == class.oid))
+                .any(|c| facts.directory().sequence_of(&table.relation, &c.name).is_some_and(|s| s.oid == class.oid))
         })
     };
     facts.directory().sequences().filter(|(class, _)| !is_identity(class)).map(row).collect()
@@ -352,51 +355,62 @@ fn constraint_type(constraint: &Constraint) -> &'static str {
 fn not_null_checks(directory: &Directory) -> impl Iterator<Item = (&Class, &Attribute, String)> {
     directory.tables().flat_map(|(class, _)| {
         let columns = class.columns.iter().enumerate().filter(|(_, column)| column.not_null);
-        columns.map(move |(at, column)| (class, column, format!("{PUBLIC_OID}_{}_{}_not_null", class.oid, at + 1)))
+        columns
+            .map(move |(at, column)| (class, column, format!("{}_{}_{}_not_null", class.namespace, class.oid, at + 1)))
     })
 }
 
 fn table_constraints(definition: &Definition, facts: &Facts) -> Rows {
     let same = [
         ("constraint_catalog", text(&facts.database)),
-        ("constraint_schema", text("public")),
         ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
         ("is_deferrable", yes(false)),
         ("initially_deferred", yes(false)),
         ("enforced", yes(true)),
     ];
-    let shape = Shape::new(definition, &same, ["constraint_name", "table_name", "constraint_type", "nulls_distinct"]);
+    let names =
+        ["constraint_schema", "constraint_name", "table_schema", "table_name", "constraint_type", "nulls_distinct"];
+    let shape = Shape::new(definition, &same, names);
+    let row = |name: &str, relation: &str, kind: &str, distinct: Value| {
+        let (schema, table) = relation_parts(relation);
+        shape.row([text(schema), text(name), text(schema), text(table), text(kind), distinct])
+    };
     let declared = facts.directory().constraints.iter().map(|c| {
         let distinct = if matches!(c.kind, ConstraintKind::Unique) { yes(true) } else { Value::Null };
-        shape.row([text(&c.name), text(&c.table_name), text(constraint_type(c)), distinct])
+        row(&c.name, &c.table_relation, constraint_type(c), distinct)
     });
-    let checks = not_null_checks(facts.directory())
-        .map(|(class, _, name)| shape.row([text(&name), text(&class.name), text("CHECK"), Value::Null]));
+    let checks =
+        not_null_checks(facts.directory()).map(|(class, _, name)| row(&name, &class.relation, "CHECK", Value::Null));
     declared.chain(checks).collect()
 }
 
 fn check_constraints(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [("constraint_catalog", text(&facts.database)), ("constraint_schema", text("public"))];
-    let shape = Shape::new(definition, &same, ["constraint_name", "check_clause"]);
-    let row = |(_, column, name): (&Class, &Attribute, String)| {
-        shape.row([text(&name), text(&format!("{} IS NOT NULL", column.name))])
+    let same = [("constraint_catalog", text(&facts.database))];
+    let shape = Shape::new(definition, &same, ["constraint_schema", "constraint_name", "check_clause"]);
+    let row = |(class, column, name): (&Class, &Attribute, String)| {
+        shape.row([text(&class.schema), text(&name), text(&format!("{} IS NOT NULL", column.name))])
     };
     let declared = facts.directory().constraints.iter().filter_map(|c| match &c.kind {
-        ConstraintKind::Check(sql) => Some(shape.row([text(&c.name), text(&format!("({})", parenthesized(sql)))])),
+        ConstraintKind::Check(sql) => {
+            let schema = relation_parts(&c.table_relation).0;
+            Some(shape.row([text(schema), text(&c.name), text(&format!("({})", parenthesized(sql)))]))
+        }
         _ => None,
     });
     declared.chain(not_null_checks(facts.directory()).map(row)).collect()
 }
 
 fn key_columns(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [
-        ("constraint_catalog", text(&facts.database)),
-        ("constraint_schema", text("public")),
-        ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
+    let same = [("constraint_catalog", text(&facts.database)), ("table_catalog", text(&facts.database))];
+    let names = [
+        "constraint_schema",
+        "constraint_name",
+        "table_schema",
+        "table_name",
+        "column_name",
+        "ordinal_position",
+        "position_in_unique_constraint",
     ];
-    let names = ["constraint_name", "table_name", "column_name", "ordinal_position", "position_in_unique_constraint"];
     let shape = Shape::new(definition, &same, names);
     let mut rows = Rows::new();
     let is_key = |c: &&Constraint| !matches!(c.kind, ConstraintKind::Check(_));
@@ -406,7 +420,9 @@ fn key_columns(definition: &Definition, facts: &Facts) -> Rows {
                 ConstraintKind::Foreign(_) => int(at + 1),
                 _ => Value::Null,
             };
-            rows.push(shape.row([text(&c.name), text(&c.table_name), text(column), int(at + 1), referred]));
+            let (schema, table) = relation_parts(&c.table_relation);
+            let [schema, name, table, column] = [schema, &c.name, table, column].map(text);
+            rows.push(shape.row([schema.clone(), name, schema, table, column, int(at + 1), referred]));
         }
     }
     rows
@@ -416,45 +432,37 @@ fn key_columns(definition: &Definition, facts: &Facts) -> Rows {
 fn used<'a>(directory: &'a Directory, c: &'a Constraint) -> (&'a str, Vec<&'a str>) {
     match &c.kind {
         ConstraintKind::Foreign(to) => (to.key.table.as_str(), directory.column_names(to.table, &to.positions)),
-        _ => (c.table_name.as_str(), directory.column_names(c.table, &c.positions)),
+        _ => (c.table_relation.as_str(), directory.column_names(c.table, &c.positions)),
     }
 }
 
 fn constraint_columns(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [
-        ("constraint_catalog", text(&facts.database)),
-        ("constraint_schema", text("public")),
-        ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
-    ];
-    let shape = Shape::new(definition, &same, ["table_name", "column_name", "constraint_name"]);
+    let same = [("constraint_catalog", text(&facts.database)), ("table_catalog", text(&facts.database))];
+    let names = ["table_schema", "table_name", "column_name", "constraint_schema", "constraint_name"];
+    let shape = Shape::new(definition, &same, names);
     let mut rows = Rows::new();
     for c in &facts.directory().constraints {
-        let (table, columns) = used(facts.directory(), c);
-        rows.extend(columns.iter().map(|column| shape.row([text(table), text(column), text(&c.name)])));
+        let (relation, columns) = used(facts.directory(), c);
+        let ((schema, table), own) = (relation_parts(relation), relation_parts(&c.table_relation).0);
+        rows.extend(columns.iter().map(|column| shape.row([schema, table, column, own, &c.name].map(text))));
     }
     rows
 }
 
 fn constraint_tables(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [
-        ("constraint_catalog", text(&facts.database)),
-        ("constraint_schema", text("public")),
-        ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
-    ];
-    let shape = Shape::new(definition, &same, ["table_name", "constraint_name"]);
-    let row = |c: &Constraint| shape.row([text(used(facts.directory(), c).0), text(&c.name)]);
+    let same = [("constraint_catalog", text(&facts.database)), ("table_catalog", text(&facts.database))];
+    let shape = Shape::new(definition, &same, ["table_schema", "table_name", "constraint_schema", "constraint_name"]);
+    let row = |c: &Constraint| {
+        let (schema, table) = relation_parts(used(facts.directory(), c).0);
+        shape.row([schema, table, relation_parts(&c.table_relation).0, &c.name].map(text))
+    };
     facts.directory().constraints.iter().map(row).collect()
 }
 
 fn referential_constraints(definition: &Definition, facts: &Facts) -> Rows {
-    let same = [
-        ("constraint_catalog", text(&facts.database)),
-        ("constraint_schema", text("public")),
-        ("match_option", text("NONE")),
-    ];
+    let same = [("constraint_catalog", text(&facts.database)), ("match_option", text("NONE"))];
     let names = [
+        "constraint_schema",
         "constraint_name",
         "unique_constraint_catalog",
         "unique_constraint_schema",
@@ -464,10 +472,13 @@ fn referential_constraints(definition: &Definition, facts: &Facts) -> Rows {
     ];
     let shape = Shape::new(definition, &same, names);
     let row = |c: &Constraint, to: &Reference| {
-        let known = |value: &str| to.unique.as_ref().map_or(Value::Null, |_| text(value));
-        let unique = or_null(to.unique.as_deref());
+        let (catalog, schema, unique) = match &to.unique {
+            Some((schema, name)) => (text(&facts.database), text(schema), text(name)),
+            None => (Value::Null, Value::Null, Value::Null),
+        };
         let [update, delete] = [to.key.on_update, to.key.on_delete].map(OnChange::sql);
-        shape.row([text(&c.name), known(&facts.database), known("public"), unique, text(update), text(delete)])
+        let own = relation_parts(&c.table_relation).0;
+        shape.row([text(own), text(&c.name), catalog, schema, unique, text(update), text(delete)])
     };
     let foreign = |c: &Constraint| match &c.kind {
         ConstraintKind::Foreign(to) => Some(row(c, to)),
@@ -477,22 +488,25 @@ fn referential_constraints(definition: &Definition, facts: &Facts) -> Rows {
 }
 
 fn table_privileges(definition: &Definition, facts: &Facts, directory: &Directory) -> Rows {
-    let shape = Shape::new(definition, &grants(facts), ["table_name", "privilege_type", "with_hierarchy"]);
+    let shape =
+        Shape::new(definition, &grants(facts), ["table_schema", "table_name", "privilege_type", "with_hierarchy"]);
     let mut rows = Rows::new();
     for class in directory.classes.iter().filter(|class| has_columns(class)) {
         for privilege in TABLE_PRIVILEGES {
-            rows.push(shape.row([text(&class.name), text(privilege), yes(privilege == "SELECT")]));
+            let (schema, table) = (text(&class.schema), text(&class.name));
+            rows.push(shape.row([schema, table, text(privilege), yes(privilege == "SELECT")]));
         }
     }
     rows
 }
 
 fn column_privileges(definition: &Definition, facts: &Facts) -> Rows {
-    let shape = Shape::new(definition, &grants(facts), ["table_name", "column_name", "privilege_type"]);
+    let shape = Shape::new(definition, &grants(facts), ["table_schema", "table_name", "column_name", "privilege_type"]);
     let mut rows = Rows::new();
     for class in facts.directory().classes.iter().filter(|class| has_columns(class)) {
         for column in &class.columns {
-            let row = |privilege| shape.row([text(&class.name), text(&column.name), text(privilege)]);
+            let row =
+                |privilege: &str| shape.row([class.schema.as_str(), &class.name, &column.name, privilege].map(text));
             rows.extend(COLUMN_PRIVILEGES.into_iter().map(row));
         }
     }
@@ -500,12 +514,11 @@ fn column_privileges(definition: &Definition, facts: &Facts) -> Rows {
 }
 
 /// The owner may do everything, and nobody granted anything else.
-fn grants(facts: &Facts) -> [(&'static str, Value); 5] {
+fn grants(facts: &Facts) -> [(&'static str, Value); 4] {
     [
         ("grantor", text(&facts.owner)),
         ("grantee", text(&facts.owner)),
         ("table_catalog", text(&facts.database)),
-        ("table_schema", text("public")),
         ("is_grantable", yes(true)),
     ]
 }

@@ -32,7 +32,7 @@ pub use functions::{Functions, SystemFunctions, is_name_type};
 
 use crate::tree::Relation;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::Schema;
+use isles_kernel::schema::{Schema, relation_name};
 use isles_kernel::value::Value;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub fn relations() -> impl Iterator<Item = Arc<Relation>> {
 /// numbers depend on each other, and only the whole directory knows.
 pub fn relation_oid(schema: &Schema, namespace: &str, name: &str) -> Option<u32> {
     match namespace {
-        "public" => directory::plain_oid(schema, name),
+        known if schema.has_namespace(known) => directory::plain_oid(schema, &relation_name(known, name)),
         _ => data::definition(namespace, name).map(|definition| definition.oid),
     }
 }

@@ -17,10 +17,6 @@ pub(super) fn schema_oid(name: &str) -> Option<u32> {
     SCHEMAS.iter().find(|(_, schema)| *schema == name).map(|(oid, _)| *oid)
 }
 
-pub(super) fn schema_name(oid: u32) -> Option<&'static str> {
-    SCHEMAS.iter().find(|(schema, _)| *schema == oid).map(|(_, name)| *name)
-}
-
 /// A name, in quotes where it would not be read back as itself.
 pub(super) fn quote_identifier(name: &str) -> String {
     let mut bytes = name.bytes();

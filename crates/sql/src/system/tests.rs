@@ -123,7 +123,8 @@ fn schema() -> Schema {
         schema.tables.insert(table.name.clone(), table);
     }
     let columns = vec![("id".into(), SqlType { oid: 20, modifier: -1 })];
-    let view = View { name: "rich".into(), sql: "SELECT id FROM users WHERE balance > 1000".into(), columns };
+    let view =
+        View { name: "rich".into(), sql: "SELECT id FROM users WHERE balance > 1000".into(), columns, path: None };
     schema.views.insert("rich".into(), view);
     for sequence in [sequence("orders_id_seq", Some(("orders", "id"))), sequence("tickets", None)] {
         schema.sequences.insert(sequence.name.clone(), sequence);

@@ -55,7 +55,9 @@ fn schema() -> Schema {
         schema.tables.insert(name.into(), Table::new(name, TableKind::Global, columns, &["id"]));
     }
     let columns = vec![("id".to_string(), SqlType { oid: 20, modifier: -1 })];
-    schema.views.insert("rich".into(), View { name: "rich".into(), sql: "SELECT id FROM users".into(), columns });
+    schema
+        .views
+        .insert("rich".into(), View { name: "rich".into(), sql: "SELECT id FROM users".into(), columns, path: None });
     schema
 }
 

@@ -27,8 +27,3 @@ class Requirements(SuiteRequirements):
     @property
     def temp_table_names(self):
         return exclusions.closed()
-
-    @property
-    def schemas(self):
-        """There is one schema, public."""
-        return exclusions.closed()

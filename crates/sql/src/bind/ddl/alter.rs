@@ -2,12 +2,12 @@
 
 use super::column::{self, type_of};
 use super::constraint::{self, column_of};
-use super::draft::{Behavior, Draft, RelationKind, no_relation, own_name};
+use super::draft::{Behavior, Draft, RelationKind, no_relation};
 use super::text::{expression_text, identifier};
 use super::{DdlChange, Purpose, Result};
 use crate::types;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Column, Expression, SchemaChange, Table};
+use isles_kernel::schema::{Column, Expression, SchemaChange, Table, plain_name, relation_name, relation_parts};
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::{AlterTableCmd, AlterTableStmt, ColumnDef, RenameStmt};
 use pg_raw_parse::raw::{AlterTableType, ObjectType};
@@ -20,9 +20,9 @@ pub(super) fn alter(mut draft: Draft<'_>, statement: &AlterTableStmt) -> Result<
         ObjectType::OBJECT_SEQUENCE => "ALTER SEQUENCE",
         _ => return Err(SqlError::unsupported("altering this kind of object is not supported")),
     };
-    let name = own_name(statement.relation())?;
+    let name = draft.name(statement.relation())?;
     if draft.kind_of(&name).is_none() && statement.missing_ok {
-        draft.notice(format!("relation \"{name}\" does not exist, skipping"));
+        draft.notice(format!("relation \"{}\" does not exist, skipping", plain_name(&name)));
         return Ok(draft.finish(tag));
     }
     draft.table(&name)?;
@@ -67,14 +67,14 @@ fn run(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()
 }
 
 fn no_constraint(table: &str, name: &str) -> SqlError {
-    SqlError::new("42704", format!("constraint \"{name}\" of relation \"{table}\" does not exist"))
+    SqlError::new("42704", format!("constraint \"{name}\" of relation \"{}\" does not exist", plain_name(table)))
 }
 
 fn add_column(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()> {
     let Node::ColumnDef(def) = command.def() else { return Err(SqlError::new("42601", "a column is missing")) };
     let name = def.colname().unwrap_or_default();
     if draft.table(table)?.visible_columns().iter().any(|column| column.name == name) {
-        let message = format!("column \"{name}\" of relation \"{table}\" already exists");
+        let message = format!("column \"{name}\" of relation \"{}\" already exists", plain_name(table));
         if !command.missing_ok {
             return Err(SqlError::new("42701", message));
         }
@@ -89,7 +89,7 @@ fn drop_column(draft: &mut Draft<'_>, name: &str, column: &str, command: &AlterT
     let table = draft.table(name)?.clone();
     if !table.visible_columns().iter().any(|other| other.name == column) {
         if command.missing_ok {
-            draft.notice(format!("column \"{column}\" of relation \"{name}\" does not exist, skipping"));
+            draft.notice(format!("column \"{column}\" of relation \"{}\" does not exist, skipping", plain_name(&name)));
             return Ok(());
         }
         return Err(super::draft::no_column(name, column));
@@ -159,7 +159,7 @@ fn drop_not_null(draft: &mut Draft<'_>, table: &str, name: &str) -> Result<()> {
         return Err(SqlError::new("42P16", format!("column \"{name}\" is in a primary key")));
     }
     if column.identity.is_some() {
-        let message = format!("column \"{name}\" of relation \"{table}\" is an identity column");
+        let message = format!("column \"{name}\" of relation \"{}\" is an identity column", plain_name(table));
         return Err(SqlError::new("42601", message));
     }
     edit(draft, table, name, |column| column.nullable = true)
@@ -168,14 +168,17 @@ fn drop_not_null(draft: &mut Draft<'_>, table: &str, name: &str) -> Result<()> {
 fn set_default(draft: &mut Draft<'_>, table: &str, name: &str, def: Node<'_>) -> Result<()> {
     let mut column = column_of(draft.table(table)?, name)?;
     if column.identity.is_some() {
-        let error = SqlError::new("42601", format!("column \"{name}\" of relation \"{table}\" is an identity column"));
+        let error = SqlError::new(
+            "42601",
+            format!("column \"{name}\" of relation \"{}\" is an identity column", plain_name(table)),
+        );
         return Err(error.with_hint("Use ALTER TABLE ... ALTER COLUMN ... DROP IDENTITY instead."));
     }
     match def {
         Node::None => (column.default, column.default_sql) = (None, None),
         def => {
             let ty = type_of(&column);
-            column::set_default(draft, &mut column, ty, expression_text(def)?)?;
+            column::set_default(draft, table, &mut column, ty, expression_text(def)?)?;
         }
     }
     edit(draft, table, name, |old| *old = column)
@@ -194,7 +197,7 @@ fn alter_type(draft: &mut Draft<'_>, table: &str, name: &str, def: Node<'_>) -> 
     let convert = conversion(draft, &owner, &old, &column, def)?;
     if let Some(sql) = &old.default_sql {
         if old.default.is_some() {
-            column::set_default(draft, &mut column, ty, sql.clone()).map_err(|_| {
+            column::set_default(draft, table, &mut column, ty, sql.clone()).map_err(|_| {
                 let message = format!(
                     "default for column \"{name}\" cannot be cast automatically to type {}",
                     column.type_name()
@@ -266,7 +269,10 @@ fn keeps_values(old: &Column, new: &Column) -> bool {
 fn drop_constraint(draft: &mut Draft<'_>, table: &str, name: &str, command: &AlterTableCmd) -> Result<()> {
     if !draft.table(table)?.has_constraint(name) {
         if command.missing_ok {
-            draft.notice(format!("constraint \"{name}\" of relation \"{table}\" does not exist, skipping"));
+            draft.notice(format!(
+                "constraint \"{name}\" of relation \"{}\" does not exist, skipping",
+                plain_name(table)
+            ));
             return Ok(());
         }
         return Err(no_constraint(table, name));
@@ -277,7 +283,8 @@ fn drop_constraint(draft: &mut Draft<'_>, table: &str, name: &str, command: &Alt
 fn add_identity(draft: &mut Draft<'_>, table: &str, name: &str, def: Node<'_>) -> Result<()> {
     let Node::Constraint(constraint) = def else { return Err(SqlError::new("42601", "identity options are missing")) };
     let mut column = column_of(draft.table(table)?, name)?;
-    let wrong = |what: &str| SqlError::new("55000", format!("column \"{name}\" of relation \"{table}\" {what}"));
+    let wrong =
+        |what: &str| SqlError::new("55000", format!("column \"{name}\" of relation \"{}\" {what}", plain_name(table)));
     if column.nullable {
         return Err(wrong("must be declared NOT NULL before identity can be added"));
     }
@@ -296,7 +303,7 @@ fn add_identity(draft: &mut Draft<'_>, table: &str, name: &str, def: Node<'_>) -
 fn drop_identity(draft: &mut Draft<'_>, table: &str, name: &str, command: &AlterTableCmd) -> Result<()> {
     let mut column = column_of(draft.table(table)?, name)?;
     let Some(identity) = column.identity.take() else {
-        let message = format!("column \"{name}\" of relation \"{table}\" is not an identity column");
+        let message = format!("column \"{name}\" of relation \"{}\" is not an identity column", plain_name(table));
         if command.missing_ok {
             draft.notice(format!("{message}, skipping"));
             return Ok(());
@@ -315,11 +322,11 @@ pub(super) fn rename(mut draft: Draft<'_>, statement: &RenameStmt) -> Result<Opt
         ObjectType::OBJECT_TABLE | ObjectType::OBJECT_COLUMN | ObjectType::OBJECT_TABCONSTRAINT => "ALTER TABLE",
         _ => return Ok(None),
     };
-    let name = own_name(statement.relation())?;
+    let name = draft.name(statement.relation())?;
     let to = statement.newname().unwrap_or_default().to_string();
     let Some(kind) = draft.kind_of(&name) else {
         if statement.missing_ok {
-            draft.notice(format!("relation \"{name}\" does not exist, skipping"));
+            draft.notice(format!("relation \"{}\" does not exist, skipping", plain_name(&name)));
             return Ok(Some(draft.finish(tag)));
         }
         return Err(no_relation(&name));
@@ -339,16 +346,18 @@ pub(super) fn rename(mut draft: Draft<'_>, statement: &RenameStmt) -> Result<Opt
 
 /// As PostgreSQL, whatever the statement calls it.
 fn rename_relation(draft: &mut Draft<'_>, kind: RelationKind, name: String, to: String) -> Result<()> {
+    let renamed = to.clone();
+    let to = relation_name(relation_parts(&name).0, &to);
     let change = match kind {
         RelationKind::Table => SchemaChange::RenameTable { table: name, to },
         RelationKind::View => SchemaChange::RenameView { view: name, to },
         RelationKind::Sequence => SchemaChange::RenameSequence { sequence: name, to },
         RelationKind::Index => {
             let Some(table) = draft.table_of_index(&name) else { return Err(no_relation(&name)) };
-            let owner = table.name.clone();
-            match table.keys.iter().any(|key| key.name == name) {
-                true => SchemaChange::RenameKey { table: owner, key: name, to },
-                false => SchemaChange::RenameConstraint { table: owner, constraint: name, to },
+            let (owner, key) = (table.name.clone(), plain_name(&name).to_string());
+            match table.keys.iter().any(|other| other.name == key) {
+                true => SchemaChange::RenameKey { table: owner, key, to: renamed },
+                false => SchemaChange::RenameConstraint { table: owner, constraint: key, to: renamed },
             }
         }
     };

@@ -6,7 +6,9 @@ use super::text::{expression_text, identifier};
 use super::{DefaultValue, Result};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Column, Identity, SchemaChange, Sequence, SqlType, nextval_default};
+use isles_kernel::schema::{
+    Column, Identity, SchemaChange, Sequence, SqlType, nextval_default, plain_name, relation_name, relation_parts,
+};
 use isles_kernel::value::DataType;
 use pg_raw_parse::nodes::{ColumnDef, Constraint, TypeName};
 use pg_raw_parse::raw::ConstrType;
@@ -129,8 +131,13 @@ pub(super) fn type_of(column: &Column) -> Type {
     }
 }
 
+/// A free name for the sequence of a column, in the table's schema.
+fn sequence_name(draft: &Draft<'_>, table: &str, column: &str) -> String {
+    relation_name(relation_parts(table).0, &draft.free_relation_name(table, column, "seq"))
+}
+
 fn make_serial(draft: &Draft<'_>, table: &str, defined: &mut Defined<'_>) {
-    let name = draft.free_relation_name(table, &defined.column.name, "seq");
+    let name = sequence_name(draft, table, &defined.column.name);
     defined.column.default_sql = Some(nextval_default(&name));
     defined.column.nullable = false;
     defined.value = Some(DefaultValue::PerRow);
@@ -151,8 +158,10 @@ fn take(
             let nullable = constraint.contype == ConstrType::CONSTR_NULL;
             let serial = defined.sequence.is_some();
             if nullability.is_some_and(|before| before != nullable) || (nullable && serial) {
-                let message =
-                    format!("conflicting NULL/NOT NULL declarations for column \"{column}\" of table \"{table}\"");
+                let message = format!(
+                    "conflicting NULL/NOT NULL declarations for column \"{column}\" of table \"{}\"",
+                    plain_name(table)
+                );
                 return Err(SqlError::new("42601", message));
             }
             *nullability = Some(nullable);
@@ -160,16 +169,21 @@ fn take(
         }
         ConstrType::CONSTR_DEFAULT => {
             if defined.column.default_sql.is_some() || defined.column.identity.is_some() {
-                let message = format!("multiple default values specified for column \"{column}\" of table \"{table}\"");
+                let message = format!(
+                    "multiple default values specified for column \"{column}\" of table \"{}\"",
+                    plain_name(table)
+                );
                 return Err(SqlError::new("42601", message));
             }
             let sql = expression_text(constraint.raw_expr())?;
-            defined.value = Some(set_default(draft, &mut defined.column, ty, sql)?);
+            defined.value = Some(set_default(draft, table, &mut defined.column, ty, sql)?);
         }
         ConstrType::CONSTR_IDENTITY => {
             if defined.column.identity.is_some() || defined.column.default_sql.is_some() {
-                let message =
-                    format!("both default and identity specified for column \"{column}\" of table \"{table}\"");
+                let message = format!(
+                    "both default and identity specified for column \"{column}\" of table \"{}\"",
+                    plain_name(table)
+                );
                 return Err(SqlError::new("42601", message));
             }
             let (identity, sequence) = identity(draft, table, &defined.column, constraint)?;
@@ -194,8 +208,14 @@ fn take(
 }
 
 /// Gives a column a default. A constant is stored as a value, too.
-pub(super) fn set_default(draft: &Draft<'_>, column: &mut Column, ty: Type, sql: String) -> Result<DefaultValue> {
-    let value = draft.expressions().default(&draft.schema, &sql, ty, &column.name)?;
+pub(super) fn set_default(
+    draft: &Draft<'_>,
+    table: &str,
+    column: &mut Column,
+    ty: Type,
+    sql: String,
+) -> Result<DefaultValue> {
+    let value = draft.expressions().default(&draft.schema, table, &sql, ty, &column.name)?;
     column.default = match &value {
         DefaultValue::Constant(value) if !value.is_null() => Some(value.clone()),
         _ => None,
@@ -216,7 +236,7 @@ pub(super) fn identity(
         return Err(SqlError::new("22023", "identity column type must be smallint, integer, or bigint"));
     }
     let mut options = Options::read(draft, constraint.options())?;
-    let name = options.name.take().unwrap_or_else(|| draft.free_relation_name(table, &column.name, "seq"));
+    let name = options.name.take().unwrap_or_else(|| sequence_name(draft, table, &column.name));
     let base = sequence::owned(&name, column.ty, table, &column.name);
     let sequence = options.applied(base, sequence::Start::New)?;
     let always = constraint.generated_when as u8 == b'a';

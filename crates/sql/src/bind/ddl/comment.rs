@@ -1,10 +1,10 @@
 //! COMMENT ON.
 
 use super::Result;
-use super::draft::{Draft, RelationKind, no_column, no_relation, own_name_of};
+use super::draft::{Draft, RelationKind, no_column, no_namespace, no_relation};
 use super::text::strings;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{CommentOn, SchemaChange};
+use isles_kernel::schema::{CommentOn, SchemaChange, plain_name};
 use pg_raw_parse::nodes::CommentStmt;
 use pg_raw_parse::raw::ObjectType;
 
@@ -20,8 +20,8 @@ pub(super) fn comment(draft: &mut Draft<'_>, statement: &CommentStmt) -> Result<
         ObjectType::OBJECT_DATABASE => CommentOn::Database,
         ObjectType::OBJECT_ROLE => CommentOn::Role(names.concat()),
         ObjectType::OBJECT_SCHEMA => match names.as_slice() {
-            [name] if name == "public" => CommentOn::Schema(name.clone()),
-            other => return Err(SqlError::new("3F000", format!("schema \"{}\" does not exist", other.concat()))),
+            [name] if draft.schema.has_namespace(name) => CommentOn::Schema(name.clone()),
+            other => return Err(no_namespace(&other.concat())),
         },
         _ => return Err(SqlError::unsupported("a comment on this kind of object is not supported")),
     };
@@ -31,12 +31,12 @@ pub(super) fn comment(draft: &mut Draft<'_>, statement: &CommentStmt) -> Result<
 }
 
 fn relation(draft: &Draft<'_>, kind: RelationKind, names: &[String]) -> Result<String> {
-    let name = own_name_of(names)?;
+    let name = draft.name_of(names)?;
     match draft.kind_of(&name) {
         Some(there) if there == kind => Ok(name),
         Some(_) => {
             let article = if kind == RelationKind::Index { "an" } else { "a" };
-            Err(SqlError::new("42809", format!("\"{name}\" is not {article} {}", kind.word())))
+            Err(SqlError::new("42809", format!("\"{}\" is not {article} {}", plain_name(&name), kind.word())))
         }
         None => Err(no_relation(&name)),
     }
@@ -47,7 +47,7 @@ fn column(draft: &Draft<'_>, mut names: Vec<String>) -> Result<CommentOn> {
     if names.is_empty() {
         return Err(SqlError::new("42601", "column name must be qualified"));
     }
-    let name = own_name_of(&names)?;
+    let name = draft.name_of(&names)?;
     let there = match (draft.schema.tables.get(&name), draft.schema.views.get(&name)) {
         (Some(table), _) => table.visible_columns().iter().any(|c| c.name == column),
         (None, Some(view)) => view.columns.iter().any(|(c, _)| *c == column),
@@ -58,9 +58,9 @@ fn column(draft: &Draft<'_>, mut names: Vec<String>) -> Result<CommentOn> {
 
 fn constraint(draft: &Draft<'_>, mut names: Vec<String>) -> Result<CommentOn> {
     let constraint = names.pop().unwrap_or_default();
-    let table = own_name_of(&names)?;
+    let table = draft.name_of(&names)?;
     if !draft.table(&table)?.has_constraint(&constraint) {
-        let message = format!("constraint \"{constraint}\" for table \"{table}\" does not exist");
+        let message = format!("constraint \"{constraint}\" for table \"{}\" does not exist", plain_name(&table));
         return Err(SqlError::new("42704", message));
     }
     Ok(CommentOn::Constraint(table, constraint))

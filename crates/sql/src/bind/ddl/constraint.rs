@@ -1,10 +1,10 @@
 //! Constraints of a table: keys, checks and foreign keys, as parts of a new table or added to one that is there.
 
-use super::draft::{Draft, no_column, own_name};
+use super::draft::{Draft, no_column};
 use super::text::{expression_text, identifier};
 use super::{Purpose, Result};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Check, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind};
+use isles_kernel::schema::{Check, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind, plain_name};
 use isles_kernel::value::DataType;
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::Constraint;
@@ -75,7 +75,7 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, constraint: &Constraint, a
 fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: Option<&str>) -> Result<()> {
     let table = draft.table(name)?.clone();
     if !table.hidden_key {
-        let message = format!("multiple primary keys for table \"{name}\" are not allowed");
+        let message = format!("multiple primary keys for table \"{}\" are not allowed", plain_name(name));
         return Err(SqlError::new("42P16", message));
     }
     let columns = key_columns(&table, constraint, at)?;
@@ -153,7 +153,7 @@ pub(super) fn foreign(
     constraint: &Constraint,
     at: Option<&str>,
 ) -> Result<ForeignKey> {
-    let target_name = own_name(constraint.pktable())?;
+    let target_name = draft.referred(table, constraint.pktable())?;
     let target = if target_name == table.name { table } else { draft.table(&target_name)? };
     let named: Vec<String> = constraint.fk_attrs().iter().filter_map(Node::as_str).map(Into::into).collect();
     let columns = if named.is_empty() { at.into_iter().map(Into::into).collect() } else { named };
@@ -180,7 +180,7 @@ fn referenced(target: &Table, constraint: &Constraint) -> Result<Vec<String>> {
         return Ok(named);
     }
     if target.hidden_key {
-        let message = format!("there is no primary key for referenced table \"{}\"", target.name);
+        let message = format!("there is no primary key for referenced table \"{}\"", target.plain_name());
         return Err(SqlError::new("42704", message));
     }
     Ok(target.primary_key.clone())
@@ -209,8 +209,10 @@ fn check_foreign(table: &Table, target: &Table, foreign: &ForeignKey, constraint
         return Err(SqlError::unsupported("SET NULL of some columns is not supported"));
     }
     if !target.is_unique_over(&foreign.references) {
-        let message =
-            format!("there is no unique constraint matching given keys for referenced table \"{}\"", target.name);
+        let message = format!(
+            "there is no unique constraint matching given keys for referenced table \"{}\"",
+            target.plain_name()
+        );
         return Err(SqlError::new("42830", message));
     }
     check_types(table, target, foreign)?;
@@ -268,7 +270,8 @@ fn action(letter: u8) -> Result<OnChange> {
 pub(super) fn drop(draft: &mut Draft<'_>, name: &str, constraint: &str, cascade: super::draft::Behavior) -> Result<()> {
     let table = draft.table(name)?.clone();
     if !table.hidden_key && table.primary_key_name() == constraint {
-        let error = SqlError::unsupported(format!("the primary key of table \"{name}\" cannot be dropped"));
+        let error =
+            SqlError::unsupported(format!("the primary key of table \"{}\" cannot be dropped", plain_name(name)));
         return Err(error.with_hint("create a table without it and copy the rows"));
     }
     let named = constraint.to_string();
@@ -281,7 +284,7 @@ pub(super) fn drop(draft: &mut Draft<'_>, name: &str, constraint: &str, cascade:
     match table.keys.iter().find(|key| key.constraint && key.name == named) {
         Some(key) => super::drop::drop_key(draft, &table, key, cascade),
         None => {
-            let message = format!("constraint \"{constraint}\" of relation \"{name}\" does not exist");
+            let message = format!("constraint \"{constraint}\" of relation \"{}\" does not exist", plain_name(name));
             Err(SqlError::new("42704", message))
         }
     }

@@ -3,11 +3,13 @@
 //! Each step is applied to the copy as soon as it is added, so the next one is computed against its outcome, and what
 //! the kernel refuses is refused here, in PostgreSQL's words.
 
-use super::text::identifier;
+use super::text::relation_text;
 use super::{Compute, DdlChange, Expressions, Result};
 use crate::bind::utility::Context;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Schema, SchemaChange, SchemaError, Table, View, fitting_name};
+use isles_kernel::schema::{
+    PUBLIC, Schema, SchemaChange, SchemaError, Table, View, fitting_name, plain_name, relation_name, relation_parts,
+};
 use pg_raw_parse::nodes::RangeVar;
 
 pub(super) struct Draft<'a> {
@@ -129,8 +131,11 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn table_of_index(&self, name: &str) -> Option<&Table> {
+        let (namespace, name) = relation_parts(name);
         let has = |table: &&Table| {
-            table.keys.iter().any(|key| key.name == name) || (!table.hidden_key && table.primary_key_name() == name)
+            table.namespace() == namespace
+                && (table.keys.iter().any(|key| key.name == name)
+                    || (!table.hidden_key && table.primary_key_name() == name))
         };
         self.schema.tables.values().find(has)
     }
@@ -140,25 +145,29 @@ impl<'a> Draft<'a> {
         match self.schema.tables.get(name) {
             Some(table) => Ok(table),
             None => Err(match self.kind_of(name) {
-                Some(_) => SqlError::new("42809", format!("\"{name}\" is not a table")),
+                Some(_) => SqlError::new("42809", format!("\"{}\" is not a table", plain_name(name))),
                 None => no_relation(name),
             }),
         }
     }
 
-    /// `<first>_<second>_<suffix>`, with a number behind it if a relation has that name.
-    pub(super) fn free_relation_name(&self, first: &str, second: &str, suffix: &str) -> String {
-        numbered(suffix, |suffix| fitting_name(first, second, suffix), |name| self.schema.is_taken(name))
+    /// `<table>_<second>_<suffix>`, with a number behind it if a relation in the table's schema has that name.
+    pub(super) fn free_relation_name(&self, table: &str, second: &str, suffix: &str) -> String {
+        let (namespace, table) = relation_parts(table);
+        let taken = |name: &str| self.schema.is_taken(&relation_name(namespace, name));
+        numbered(suffix, |suffix| fitting_name(table, second, suffix), taken)
     }
 
     /// As [`Draft::free_relation_name`], for a constraint of a table that is no relation.
     pub(super) fn free_constraint_name(table: &Table, second: &str, suffix: &str) -> String {
-        numbered(suffix, |suffix| fitting_name(&table.name, second, suffix), |name| table.has_constraint(name))
+        numbered(suffix, |suffix| fitting_name(table.plain_name(), second, suffix), |name| table.has_constraint(name))
     }
 
     /// Views whose queries can no longer be bound, or have other columns than they had.
     pub(super) fn broken_views(&self) -> Vec<&View> {
-        let works = |view: &View| match self.expressions().query_columns(&self.schema, &view.sql) {
+        let public = [PUBLIC.to_string()];
+        let path = |view: &View| view.path.clone().unwrap_or_else(|| public.to_vec());
+        let works = |view: &View| match self.expressions().query_columns(&self.schema, &path(view), &view.sql) {
             Ok(columns) => {
                 columns.len() == view.columns.len()
                     && columns
@@ -187,35 +196,95 @@ fn numbered(suffix: &str, name: impl Fn(&str) -> String, taken: impl Fn(&str) ->
     }
 }
 
-/// The name of a relation that is to be made or changed: it can only be in `public`.
-pub(super) fn own_name(relation: Option<&RangeVar>) -> Result<String> {
+/// A name as it was written: its schema, if it was said, and itself.
+fn written(relation: Option<&RangeVar>) -> Result<(Option<&str>, &str)> {
     let Some(relation) = relation else { return Err(SqlError::new("42601", "a relation's name is missing")) };
     let name = relation.relname().unwrap_or_default();
-    check_schema(relation.catalogname(), relation.schemaname(), name)?;
-    Ok(name.into())
+    if let (Some(catalog), Some(schema)) = (relation.catalogname(), relation.schemaname()) {
+        let message = format!("cross-database references are not implemented: \"{catalog}.{schema}.{name}\"");
+        return Err(SqlError::unsupported(message));
+    }
+    Ok((relation.schemaname(), name))
 }
 
 /// The same of a qualified name as a list of strings.
-pub(super) fn own_name_of(parts: &[String]) -> Result<String> {
+fn written_in(parts: &[String]) -> Result<(Option<&str>, &str)> {
     match parts {
-        [name] => Ok(name.clone()),
-        [schema, name] => check_schema(None, Some(schema), name).map(|()| name.clone()),
+        [name] => Ok((None, name)),
+        [schema, name] => Ok((Some(schema), name)),
         _ => Err(SqlError::unsupported("cross-database references are not implemented")),
     }
 }
 
-fn check_schema(catalog: Option<&str>, schema: Option<&str>, name: &str) -> Result<()> {
-    if let (Some(catalog), Some(schema)) = (catalog, schema) {
-        let message = format!("cross-database references are not implemented: \"{catalog}.{schema}.{name}\"");
-        return Err(SqlError::unsupported(message));
+/// The relation that a name stands for: in its schema, or in the first one of the path that has it.
+pub(crate) fn find(schema: &Schema, path: &[String], (namespace, name): (Option<&str>, &str)) -> Option<String> {
+    let full = |namespace: &str| Some(relation_name(namespace, name)).filter(|full| schema.is_taken(full));
+    match namespace {
+        Some(namespace) => full(namespace),
+        None => path.iter().find_map(|namespace| full(namespace)),
     }
-    match schema {
-        None | Some("public") => Ok(()),
-        Some("pg_catalog" | "information_schema") => {
-            Err(SqlError::new("42501", format!("permission denied: \"{name}\" is a system catalog")))
+}
+
+/// Names of relations, looked up as the session does.
+impl Draft<'_> {
+    /// A relation that is to be changed. Where there is none of the name, the name is where it would be made.
+    pub(super) fn name(&self, relation: Option<&RangeVar>) -> Result<String> {
+        self.found(written(relation)?)
+    }
+
+    pub(super) fn name_of(&self, parts: &[String]) -> Result<String> {
+        self.found(written_in(parts)?)
+    }
+
+    /// A relation that is to be made.
+    pub(super) fn new_name(&self, relation: Option<&RangeVar>) -> Result<String> {
+        self.made(written(relation)?)
+    }
+
+    pub(super) fn new_name_of(&self, parts: &[String]) -> Result<String> {
+        self.made(written_in(parts)?)
+    }
+
+    /// The table that a foreign key refers to: one that is there, or the one that is being made.
+    pub(super) fn referred(&self, table: &Table, relation: Option<&RangeVar>) -> Result<String> {
+        let (namespace, name) = written(relation)?;
+        let reached = match namespace {
+            Some(namespace) => namespace == table.namespace(),
+            None => self.context.search_path.iter().any(|schema| schema == table.namespace()),
+        };
+        match find(&self.schema, self.context.search_path, (namespace, name)) {
+            None if reached && name == table.plain_name() => Ok(table.name.clone()),
+            _ => self.found((namespace, name)),
         }
-        Some(other) => Err(SqlError::new("3F000", format!("schema \"{other}\" does not exist"))),
     }
+
+    fn found(&self, written: (Option<&str>, &str)) -> Result<String> {
+        match find(&self.schema, self.context.search_path, written) {
+            Some(found) => Ok(found),
+            None => self.made(written).or_else(|error| match written {
+                (None, name) => Ok(relation_name(PUBLIC, name)),
+                _ => Err(error),
+            }),
+        }
+    }
+
+    fn made(&self, (namespace, name): (Option<&str>, &str)) -> Result<String> {
+        match namespace {
+            Some("pg_catalog" | "information_schema") => {
+                Err(SqlError::new("42501", format!("permission denied: \"{name}\" is a system catalog")))
+            }
+            Some(namespace) if self.schema.has_namespace(namespace) => Ok(relation_name(namespace, name)),
+            Some(other) => Err(no_namespace(other)),
+            None => match self.context.search_path.iter().find(|schema| self.schema.has_namespace(schema)) {
+                Some(namespace) => Ok(relation_name(namespace, name)),
+                None => Err(SqlError::new("3F000", "no schema has been selected to create in")),
+            },
+        }
+    }
+}
+
+pub(super) fn no_namespace(name: &str) -> SqlError {
+    SqlError::new("3F000", format!("schema \"{name}\" does not exist"))
 }
 
 pub(super) fn no_relation(name: &str) -> SqlError {
@@ -223,13 +292,15 @@ pub(super) fn no_relation(name: &str) -> SqlError {
 }
 
 pub(super) fn no_column(table: &str, column: &str) -> SqlError {
-    SqlError::new("42703", format!("column \"{column}\" of relation \"{table}\" does not exist"))
+    SqlError::new("42703", format!("column \"{column}\" of relation \"{}\" does not exist", plain_name(table)))
 }
 
 /// What the kernel refuses, as a client of PostgreSQL expects it.
 pub(super) fn in_postgresqls_words(error: SchemaError) -> SqlError {
     let message = error.to_string();
     match error {
+        SchemaError::NoNamespace(name) => no_namespace(&name),
+        SchemaError::NamespaceExists(_) => SqlError::new("42P06", message),
         SchemaError::NoTable(name) => no_relation(&name),
         SchemaError::Exists(_) => SqlError::new("42P07", message),
         SchemaError::NoColumn { table, column } => no_column(&table, &column),
@@ -243,5 +314,5 @@ pub(super) fn in_postgresqls_words(error: SchemaError) -> SqlError {
 
 /// `table t`, as PostgreSQL names objects in messages.
 pub(super) fn described(kind: RelationKind, name: &str) -> String {
-    format!("{} {}", kind.word(), identifier(name))
+    format!("{} {}", kind.word(), relation_text(name))
 }

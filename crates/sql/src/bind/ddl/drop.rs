@@ -4,11 +4,11 @@
 //! from, a view on whatever its query names. Whether a view is broken is found by binding its query against the schema
 //! as it would be.
 
-use super::draft::{Behavior, Draft, Otherwise, RelationKind, described, own_name_of};
-use super::text::{identifier, strings};
+use super::draft::{Behavior, Draft, Otherwise, RelationKind, described};
+use super::text::{identifier, relation_text, strings};
 use super::{DdlChange, Result};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Column, Key, SchemaChange, Table, nextval_default};
+use isles_kernel::schema::{Column, Key, SchemaChange, Table, nextval_default, plain_name};
 use pg_raw_parse::nodes::DropStmt;
 use pg_raw_parse::raw::ObjectType;
 
@@ -30,7 +30,13 @@ pub(super) fn drop(mut draft: Draft<'_>, statement: &DropStmt) -> Result<Option<
     };
     let mut names = Vec::new();
     for object in statement.objects() {
-        let name = own_name_of(&strings(object))?;
+        let name = match draft.name_of(&strings(object)) {
+            Err(error) if error.sqlstate == "3F000" && statement.missing_ok => {
+                draft.notice(format!("{}, skipping", error.message));
+                continue;
+            }
+            found => found?,
+        };
         if found(&mut draft, kind, &name, Otherwise::of(statement.missing_ok))? && !names.contains(&name) {
             names.push(name);
         }
@@ -66,13 +72,13 @@ fn found(draft: &mut Draft<'_>, kind: RelationKind, name: &str, otherwise: Other
         Some(there) if there == kind => Ok(true),
         Some(there) => {
             let article = if kind == RelationKind::Index { "an" } else { "a" };
-            let error = SqlError::new("42809", format!("\"{name}\" is not {article} {}", kind.word()));
+            let error = SqlError::new("42809", format!("\"{}\" is not {article} {}", plain_name(name), kind.word()));
             let other = if there == RelationKind::Index { "an" } else { "a" };
             let word = there.word();
             Err(error.with_hint(format!("Use DROP {} to remove {other} {word}.", word.to_uppercase())))
         }
         None if otherwise == Otherwise::Skip => {
-            draft.notice(format!("{} \"{name}\" does not exist, skipping", kind.word()));
+            draft.notice(format!("{} \"{}\" does not exist, skipping", kind.word(), plain_name(name)));
             Ok(false)
         }
         None => {
@@ -82,7 +88,7 @@ fn found(draft: &mut Draft<'_>, kind: RelationKind, name: &str, otherwise: Other
     }
 }
 
-fn drop_all(draft: &mut Draft<'_>, kind: RelationKind, names: &[String], behavior: Behavior) -> Result<()> {
+pub(super) fn drop_all(draft: &mut Draft<'_>, kind: RelationKind, names: &[String], behavior: Behavior) -> Result<()> {
     let mut dependents = Vec::new();
     match kind {
         RelationKind::Table => {
@@ -137,24 +143,29 @@ fn clear(
 }
 
 fn in_the_way(kind: RelationKind, names: &[String], whats: &[String]) -> SqlError {
-    let (message, on) = match names {
-        [name] => {
-            let object = described(kind, name);
-            (format!("cannot drop {object} because other objects depend on it"), object)
-        }
-        _ => {
-            let objects: Vec<String> = names.iter().map(|name| described(kind, name)).collect();
-            ("cannot drop desired object(s) because other objects depend on them".into(), objects.join(", "))
-        }
-    };
+    if let [name] = names {
+        return in_the_way_of(&described(kind, name), whats);
+    }
+    let objects: Vec<String> = names.iter().map(|name| described(kind, name)).collect();
+    let message = "cannot drop desired object(s) because other objects depend on them";
+    depended_on(message.into(), &objects.join(", "), whats)
+}
+
+/// What depends on one object that is to be dropped.
+pub(super) fn in_the_way_of(object: &str, whats: &[String]) -> SqlError {
+    depended_on(format!("cannot drop {object} because other objects depend on it"), object, whats)
+}
+
+fn depended_on(message: String, on: &str, whats: &[String]) -> SqlError {
     let lines: Vec<String> = whats.iter().map(|what| format!("{what} depends on {on}")).collect();
     SqlError::new("2BP01", message)
         .with_detail(lines.join("\n"))
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too.")
 }
 
-fn cascades(draft: &mut Draft<'_>, whats: &[String]) {
+pub(super) fn cascades(draft: &mut Draft<'_>, whats: &[String]) {
     match whats {
+        [] => {}
         [what] => draft.notice(format!("drop cascades to {what}")),
         many => {
             let lines: Vec<String> = many.iter().map(|what| format!("drop cascades to {what}")).collect();
@@ -169,7 +180,7 @@ fn foreign_keys_to(draft: &Draft<'_>, names: &[String]) -> Vec<Dependent> {
     let keys = others.flat_map(|table| table.foreign_keys.iter().map(move |foreign| (table, foreign)));
     keys.filter(|(_, foreign)| names.contains(&foreign.table))
         .map(|(table, foreign)| Dependent {
-            what: format!("constraint {} on table {}", identifier(&foreign.name), identifier(&table.name)),
+            what: format!("constraint {} on table {}", identifier(&foreign.name), relation_text(&table.name)),
             change: SchemaChange::DropForeignKey { table: table.name.clone(), foreign_key: foreign.name.clone() },
         })
         .collect()
@@ -203,8 +214,8 @@ fn refuse_identity(draft: &Draft<'_>, sequence: &str) -> Result<()> {
     for table in draft.schema.tables.values() {
         let fed = |column: &&Column| column.identity.as_ref().is_some_and(|identity| identity.sequence == sequence);
         if let Some(column) = table.columns.iter().find(fed) {
-            let column = format!("column {} of table {}", identifier(&column.name), identifier(&table.name));
-            let message = format!("cannot drop sequence {} because {column} requires it", identifier(sequence));
+            let column = format!("column {} of table {}", identifier(&column.name), relation_text(&table.name));
+            let message = format!("cannot drop sequence {} because {column} requires it", relation_text(sequence));
             let hint = format!("You can drop {column} instead.");
             return Err(SqlError::new("2BP01", message).with_hint(hint));
         }
@@ -225,7 +236,7 @@ fn defaults_from(draft: &Draft<'_>, sequence: &str) -> Vec<Dependent> {
                     what: format!(
                         "default value for column {} of table {}",
                         identifier(&column.name),
-                        identifier(&table.name)
+                        relation_text(&table.name)
                     ),
                     change: SchemaChange::AlterColumn {
                         table: table.name.clone(),
@@ -241,11 +252,12 @@ fn defaults_from(draft: &Draft<'_>, sequence: &str) -> Vec<Dependent> {
 
 fn drop_index(draft: &mut Draft<'_>, name: &str, behavior: Behavior) -> Result<()> {
     let Some(table) = draft.table_of_index(name).cloned() else { return Ok(()) };
-    match table.keys.iter().find(|key| key.name == name && !key.constraint) {
+    let plain = plain_name(name);
+    match table.keys.iter().find(|key| key.name == plain && !key.constraint) {
         Some(key) => drop_key(draft, &table, key, behavior),
         None => {
-            let constraint = format!("constraint {} on table {}", identifier(name), identifier(&table.name));
-            let message = format!("cannot drop index {} because {constraint} requires it", identifier(name));
+            let constraint = format!("constraint {} on table {}", identifier(plain), relation_text(&table.name));
+            let message = format!("cannot drop index {} because {constraint} requires it", relation_text(name));
             Err(SqlError::new("2BP01", message).with_hint(format!("You can drop {constraint} instead.")))
         }
     }
@@ -259,7 +271,7 @@ pub(super) fn drop_key(draft: &mut Draft<'_>, table: &Table, key: &Key, behavior
         for foreign in other.foreign_keys.iter().filter(|foreign| foreign.table == table.name) {
             if !without.is_unique_over(&foreign.references) {
                 dependents.push(Dependent {
-                    what: format!("constraint {} on table {}", identifier(&foreign.name), identifier(&other.name)),
+                    what: format!("constraint {} on table {}", identifier(&foreign.name), relation_text(&other.name)),
                     change: SchemaChange::DropForeignKey {
                         table: other.name.clone(),
                         foreign_key: foreign.name.clone(),
@@ -268,7 +280,7 @@ pub(super) fn drop_key(draft: &mut Draft<'_>, table: &Table, key: &Key, behavior
             }
         }
     }
-    clear(draft, RelationKind::Index, std::slice::from_ref(&key.name), dependents, behavior)?;
+    clear(draft, RelationKind::Index, &[table.key_relation(&key.name)], dependents, behavior)?;
     draft.push(SchemaChange::DropKey { table: table.name.clone(), key: key.name.clone() })
 }
 

@@ -1,7 +1,7 @@
 //! CREATE INDEX.
 
 use super::constraint::{check_shard_key, expression};
-use super::draft::{Draft, Otherwise, own_name};
+use super::draft::{Draft, Otherwise};
 use super::text::expression_text;
 use super::{Purpose, Result, exists};
 use isles_kernel::error::SqlError;
@@ -12,9 +12,9 @@ use pg_raw_parse::raw::{SortByDir, SortByNulls};
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()> {
     refuse_unusual(statement)?;
-    let table_name = own_name(statement.relation())?;
+    let table_name = draft.name(statement.relation())?;
     let table = draft.table(&table_name)?.clone();
-    if let Some(name) = statement.idxname().filter(|name| draft.schema.is_taken(name)) {
+    if let Some(name) = statement.idxname().filter(|name| draft.schema.is_taken(&table.key_relation(name))) {
         return exists(draft, name, Otherwise::of(statement.if_not_exists));
     }
     let mut parts = Vec::new();

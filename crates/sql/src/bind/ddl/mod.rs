@@ -15,6 +15,7 @@
 //!   * `alter`       ALTER TABLE, and renaming
 //!   * `index`, `view`, `sequence`, `comment`
 //!   * `drop`        and what depends on what
+//!   * `namespace`   what SQL calls a schema
 
 mod alter;
 mod column;
@@ -23,6 +24,7 @@ mod constraint;
 mod draft;
 mod drop;
 mod index;
+mod namespace;
 mod sequence;
 mod table;
 #[cfg(test)]
@@ -33,11 +35,13 @@ mod view;
 use super::utility::{Context, Utility};
 use crate::tree::Field;
 use crate::types::Type;
-use draft::{Draft, Otherwise, own_name};
+pub(super) use draft::find;
+use draft::{Draft, Otherwise};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Schema, SchemaChange, Table};
+use isles_kernel::schema::{Schema, SchemaChange, Table, plain_name};
 use isles_kernel::value::Value;
 use pg_raw_parse::nodes::{self, DefElem, RangeVar};
+use pg_raw_parse::raw::ObjectType;
 use pg_raw_parse::{ConstValue, Node};
 
 type Result<T> = std::result::Result<T, SqlError>;
@@ -82,11 +86,11 @@ pub trait Expressions {
     /// The type that a name and its modifiers stand for; 42704 if there is none.
     fn named_type(&self, name: &nodes::TypeName) -> Result<Type>;
 
-    /// Binds a query; returns its columns.
-    fn query_columns(&self, schema: &Schema, sql: &str) -> Result<Vec<Field>>;
+    /// Binds a query, whose names are looked up in `path`; returns its columns.
+    fn query_columns(&self, schema: &Schema, path: &[String], sql: &str) -> Result<Vec<Field>>;
 
-    /// Binds a default, assigned to a column of this type; the name is for messages.
-    fn default(&self, schema: &Schema, sql: &str, ty: Type, column: &str) -> Result<DefaultValue>;
+    /// Binds a default, assigned to a column of this type of a table; the column's name is for messages.
+    fn default(&self, schema: &Schema, table: &str, sql: &str, ty: Type, column: &str) -> Result<DefaultValue>;
 
     /// Binds an expression over one table's columns, without subqueries, aggregates and parameters, and prints it for
     /// both engines.
@@ -153,13 +157,16 @@ pub(super) fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Option<DdlCh
             "CREATE SEQUENCE"
         }
         Node::AlterSeqStmt(statement) => return sequence::alter(draft, statement).map(Some),
+        Node::DropStmt(statement) if statement.remove_type == ObjectType::OBJECT_SCHEMA => {
+            return namespace::drop(draft, statement);
+        }
         Node::DropStmt(statement) => return drop::drop(draft, statement),
         Node::CommentStmt(statement) => {
             comment::comment(&mut draft, statement)?;
             "COMMENT"
         }
         Node::CreateSchemaStmt(statement) => {
-            create_schema(&mut draft, statement)?;
+            namespace::create(&mut draft, statement)?;
             "CREATE SCHEMA"
         }
         Node::CreateExtensionStmt(statement) => {
@@ -169,18 +176,6 @@ pub(super) fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Option<DdlCh
         _ => return Ok(None),
     };
     Ok(Some(draft.finish(tag)))
-}
-
-/// There is one schema, and it is there.
-fn create_schema(draft: &mut Draft<'_>, statement: &nodes::CreateSchemaStmt) -> Result<()> {
-    match statement.schemaname() {
-        Some("public") if statement.if_not_exists && statement.schema_elts().is_empty() => {
-            draft.notices.push(SqlError::new("42P06", "schema \"public\" already exists, skipping"));
-            Ok(())
-        }
-        Some("public") => Err(SqlError::new("42P06", "schema \"public\" already exists")),
-        _ => Err(SqlError::unsupported("schemas other than \"public\" are not supported")),
-    }
 }
 
 /// What a server says that has no extensions to offer but the one that is always there.
@@ -199,7 +194,7 @@ fn create_extension(draft: &mut Draft<'_>, statement: &nodes::CreateExtensionStm
 
 /// A relation that is there already: an error, or a notice where that was foreseen.
 fn exists(draft: &mut Draft<'_>, name: &str, otherwise: Otherwise) -> Result<()> {
-    let message = format!("relation \"{name}\" already exists");
+    let message = format!("relation \"{}\" already exists", plain_name(name));
     if otherwise == Otherwise::Fail {
         return Err(SqlError::new("42P07", message));
     }
@@ -238,7 +233,7 @@ pub(super) fn truncate(statement: &nodes::TruncateStmt, context: &Context<'_>) -
     let mut tables: Vec<String> = Vec::new();
     for relation in statement.relations() {
         let Node::RangeVar(relation) = relation else { continue };
-        let name = own_name(Some(relation))?;
+        let name = draft.name(Some(relation))?;
         draft.table(&name)?;
         if !tables.contains(&name) {
             tables.push(name);
@@ -247,10 +242,11 @@ pub(super) fn truncate(statement: &nodes::TruncateStmt, context: &Context<'_>) -
     while let Some((name, on)) = referring(&draft.schema, &tables) {
         if draft::Behavior::of(statement.behavior) == draft::Behavior::Restrict {
             let error = SqlError::unsupported("cannot truncate a table referenced in a foreign key constraint");
-            let hint = format!("Truncate table \"{name}\" at the same time, or use TRUNCATE ... CASCADE.");
-            return Err(error.with_detail(format!("Table \"{name}\" references \"{on}\".")).with_hint(hint));
+            let (shown, on) = (plain_name(&name), plain_name(&on));
+            let hint = format!("Truncate table \"{shown}\" at the same time, or use TRUNCATE ... CASCADE.");
+            return Err(error.with_detail(format!("Table \"{shown}\" references \"{on}\".")).with_hint(hint));
         }
-        draft.notice(format!("truncate cascades to table \"{name}\""));
+        draft.notice(format!("truncate cascades to table \"{}\"", plain_name(&name)));
         tables.push(name);
     }
     let owned = |owner: &Option<(String, String)>| owner.as_ref().is_some_and(|(table, _)| tables.contains(table));

@@ -1,10 +1,10 @@
 //! Sequences: their options, with PostgreSQL's defaults and checks.
 
-use super::draft::{Draft, Otherwise, no_column, own_name, own_name_of};
+use super::draft::{Draft, Otherwise, no_column};
 use super::text::strings;
 use super::{DdlChange, Result};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{SchemaChange, Sequence};
+use isles_kernel::schema::{SchemaChange, Sequence, plain_name};
 use isles_kernel::value::DataType;
 use pg_raw_parse::nodes::{self, DefElem};
 use pg_raw_parse::{ConstValue, Node, list};
@@ -68,7 +68,7 @@ impl Options {
             "restart" => self.restart = Some(number(option)?),
             "cycle" => self.cycle = Some(matches!(option.arg(), Node::Boolean(value) if value.boolval)),
             "owned_by" => self.owner = Some(owner(draft, option)?),
-            "sequence_name" => self.name = Some(own_name_of(&strings(option.arg()))?),
+            "sequence_name" => self.name = Some(draft.new_name_of(&strings(option.arg()))?),
             // How many numbers a server takes at a time is the router's own affair.
             "cache" => {
                 if needed(option)? < 1 {
@@ -198,7 +198,7 @@ fn owner(draft: &Draft<'_>, option: &DefElem) -> Result<Option<(String, String)>
         let error = SqlError::new("42601", "invalid OWNED BY option");
         return Err(error.with_hint("Specify OWNED BY table.column or OWNED BY NONE."));
     };
-    let table = own_name_of(&names)?;
+    let table = draft.name_of(&names)?;
     if draft.table(&table)?.position(&column).is_none() {
         return Err(no_column(&table, &column));
     }
@@ -207,7 +207,7 @@ fn owner(draft: &Draft<'_>, option: &DefElem) -> Result<Option<(String, String)>
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &nodes::CreateSeqStmt) -> Result<()> {
     super::refuse_temporary(statement.sequence())?;
-    let name = own_name(statement.sequence())?;
+    let name = draft.new_name(statement.sequence())?;
     if draft.schema.is_taken(&name) {
         return super::exists(draft, &name, Otherwise::of(statement.if_not_exists));
     }
@@ -217,10 +217,10 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &nodes::CreateSeqStmt) ->
 }
 
 pub(super) fn alter(mut draft: Draft<'_>, statement: &nodes::AlterSeqStmt) -> Result<DdlChange> {
-    let name = own_name(statement.sequence())?;
+    let name = draft.name(statement.sequence())?;
     let Some(old) = draft.schema.sequences.get(&name).cloned() else {
         if statement.missing_ok {
-            draft.notice(format!("relation \"{name}\" does not exist, skipping"));
+            draft.notice(format!("relation \"{}\" does not exist, skipping", plain_name(&name)));
             return Ok(draft.finish("ALTER SEQUENCE"));
         }
         return Err(super::draft::no_relation(&name));

@@ -2,8 +2,8 @@
 
 use super::column::{self, Defined};
 use super::constraint::{self, name_list};
-use super::draft::{Draft, Otherwise, own_name};
-use super::text::{identifier, statement_text};
+use super::draft::{Draft, Otherwise};
+use super::text::{identifier, qualified_text, statement_text};
 use super::{DdlChange, Result, exists, refuse_temporary};
 use crate::bind::utility::DefaultKind;
 use crate::types::{self, Type};
@@ -29,7 +29,7 @@ struct Placement {
 pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateStmt) -> Result<()> {
     refuse_temporary(statement.relation())?;
     refuse_unusual(statement)?;
-    let name = own_name(statement.relation())?;
+    let name = draft.new_name(statement.relation())?;
     if draft.schema.is_taken(&name) {
         return exists(draft, &name, Otherwise::of(statement.if_not_exists));
     }
@@ -133,7 +133,7 @@ fn place(
     let mut primary = constraints.iter().filter(|(c, _)| c.contype == ConstrType::CONSTR_PRIMARY);
     match (primary.next(), primary.next()) {
         (_, Some(_)) => {
-            let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
+            let message = format!("multiple primary keys for table \"{}\" are not allowed", table.plain_name());
             return Err(SqlError::new("42P16", message));
         }
         (Some((constraint, at)), None) => {
@@ -205,7 +205,7 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
     // A table that says how many buckets it wants, and no group, does not want those of others.
     let group = match (&placement.group, placement.buckets) {
         (Some(group), _) => group.clone(),
-        (None, Some(_)) => table.name.clone(),
+        (None, Some(_)) => table.name.replace('.', "-"),
         (None, None) => DEFAULT_GROUP.into(),
     };
     let group = GroupName::new(&group).map_err(|error| SqlError::new("22023", error.to_string()))?;
@@ -282,7 +282,7 @@ fn fill(mut draft: Draft<'_>, into: &IntoClause, query: &str, otherwise: Otherwi
     if into.table_space_name().is_some() || into.access_method().is_some() {
         return Err(SqlError::unsupported("TABLESPACE and access methods are not supported"));
     }
-    let name = own_name(into.rel())?;
+    let name = draft.new_name(into.rel())?;
     if draft.schema.is_taken(&name) {
         exists(&mut draft, &name, otherwise)?;
         return Ok(draft.finish("CREATE TABLE AS"));
@@ -296,12 +296,12 @@ fn fill(mut draft: Draft<'_>, into: &IntoClause, query: &str, otherwise: Otherwi
     if into.skip_data {
         return Ok(draft.finish("CREATE TABLE AS"));
     }
-    draft.then = Some(format!("INSERT INTO {} ({}) {query}", identifier(&name), names.join(", ")));
+    draft.then = Some(format!("INSERT INTO {} ({}) {query}", qualified_text(&name), names.join(", ")));
     Ok(draft.finish("SELECT"))
 }
 
 fn query_table(draft: &Draft<'_>, into: &IntoClause, query: &str) -> Result<Vec<Column>> {
-    let fields = draft.expressions().query_columns(&draft.schema, query)?;
+    let fields = draft.expressions().query_columns(&draft.schema, draft.context.search_path, query)?;
     let given: Vec<&str> = into.col_names().iter().filter_map(Node::as_str).collect();
     if given.len() > fields.len() {
         return Err(SqlError::new("42601", "too many column names were specified"));

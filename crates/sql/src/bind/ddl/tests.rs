@@ -309,7 +309,7 @@ fn a_table_is_made_from_a_query() {
     for sql in ["CREATE TABLE t AS SELECT id, email FROM users", "SELECT id, email INTO t FROM users"] {
         let made = change(&schema, sql).expect(sql);
         assert_eq!(made.tag, "SELECT");
-        assert_eq!(made.then.as_deref(), Some("INSERT INTO t (id, email) SELECT id, email FROM users"));
+        assert_eq!(made.then.as_deref(), Some("INSERT INTO public.t (id, email) SELECT id, email FROM users"));
         let SchemaChange::CreateTable(table) = &made.changes[0] else { panic!("{:?}", made.changes) };
         assert_eq!(table.columns[1].type_name(), "character varying(20)");
         assert!(table.hidden_key);

@@ -1,6 +1,7 @@
 //! Parts of statements as text again, by the grammar's own printer.
 
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::{PUBLIC, relation_parts};
 use pg_raw_parse::make::owned;
 use pg_raw_parse::{Node, deparse, nodes};
 
@@ -36,6 +37,20 @@ pub(crate) fn identifier(name: &str) -> String {
     let starts = letters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_');
     let plain = starts && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if plain && !RESERVED.contains(&name) { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// A relation as PostgreSQL shows it: with its schema, unless that is `public`.
+pub(crate) fn relation_text(relation: &str) -> String {
+    match relation_parts(relation) {
+        (PUBLIC, name) => identifier(name),
+        _ => qualified_text(relation),
+    }
+}
+
+/// A relation with its schema, which means the same whatever the search path.
+pub(crate) fn qualified_text(relation: &str) -> String {
+    let (namespace, name) = relation_parts(relation);
+    format!("{}.{}", identifier(namespace), identifier(name))
 }
 
 /// Words that are names only in quotes: PostgreSQL's reserved ones, and those that cannot name a function or type.

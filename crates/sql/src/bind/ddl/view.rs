@@ -1,11 +1,11 @@
 //! CREATE VIEW.
 
-use super::draft::{Draft, RelationKind, own_name};
+use super::draft::{Draft, RelationKind};
 use super::text::statement_text;
 use super::{Result, refuse_temporary};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{CommentOn, SchemaChange, SqlType, View};
+use isles_kernel::schema::{CommentOn, PUBLIC, SchemaChange, SqlType, View, plain_name};
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::ViewStmt;
 use pg_raw_parse::raw::ViewCheckOption;
@@ -15,18 +15,20 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &ViewStmt) -> Result<()> 
     if !statement.options().is_empty() || statement.with_check_option != ViewCheckOption::NO_CHECK_OPTION {
         return Err(SqlError::unsupported("options of a view are not supported"));
     }
-    let name = own_name(statement.view())?;
+    let name = draft.new_name(statement.view())?;
     let sql = statement_text(statement.query())?;
-    let view = View { columns: columns(draft, statement, &sql)?, name: name.clone(), sql };
+    // Later its names mean what they mean now, whoever reads it.
+    let path = Some(draft.context.search_path.to_vec()).filter(|path| *path != [PUBLIC]);
+    let view = View { columns: columns(draft, statement, &sql)?, name: name.clone(), sql, path };
     match draft.kind_of(&name) {
         Some(RelationKind::View) if statement.replace => replace(draft, view),
-        Some(_) if statement.replace => Err(SqlError::new("42809", format!("\"{name}\" is not a view"))),
+        Some(_) if statement.replace => Err(SqlError::new("42809", format!("\"{}\" is not a view", plain_name(&name)))),
         _ => draft.push(SchemaChange::CreateView(view)),
     }
 }
 
 fn columns(draft: &Draft<'_>, statement: &ViewStmt, sql: &str) -> Result<Vec<(String, SqlType)>> {
-    let fields = draft.expressions().query_columns(&draft.schema, sql)?;
+    let fields = draft.expressions().query_columns(&draft.schema, draft.context.search_path, sql)?;
     let aliases: Vec<&str> = statement.aliases().iter().filter_map(Node::as_str).collect();
     if aliases.len() > fields.len() {
         return Err(SqlError::new("42601", "CREATE VIEW specifies more column names than columns"));

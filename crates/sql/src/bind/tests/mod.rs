@@ -107,6 +107,7 @@ pub(super) fn schema() -> Schema {
         name: "adults".into(),
         sql: "select id, name, age from users where age >= 18".into(),
         columns: ["id", "name", "age"].map(|name| (name.into(), SqlType { oid: 0, modifier: -1 })).to_vec(),
+        path: None,
     };
     let seq1 = Sequence {
         name: "seq1".into(),

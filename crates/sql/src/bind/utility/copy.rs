@@ -1,6 +1,9 @@
 //! COPY: what is copied.
 
-use super::super::ddl::text::{expression_text, identifier, statement_text};
+use super::super::ddl::{
+    self,
+    text::{expression_text, identifier, statement_text},
+};
 use super::{Context, CopySource, CopyStatement};
 use crate::copy::{CopyArgument, CopyColumns, CopyDirection, CopyOptions};
 use isles_kernel::error::SqlError;
@@ -32,8 +35,8 @@ fn table(
 ) -> Result<CopySource> {
     let name = relation.relname().unwrap_or_default();
     let given: Vec<&str> = statement.attlist().iter().filter_map(Node::as_str).collect();
-    let own = relation.schemaname().is_none_or(|schema| schema == "public");
-    let Some(table) = context.schema.tables.get(name).filter(|_| own) else {
+    let found = ddl::find(context.schema, context.search_path, (relation.schemaname(), name));
+    let Some(table) = found.as_ref().and_then(|found| context.schema.tables.get(found)) else {
         return other_relation(relation, &given, direction, context);
     };
     let filter = match statement.where_clause() {
@@ -50,7 +53,7 @@ fn table(
         }
     }
     let columns = if given.is_empty() { visible } else { given.iter().map(|name| (*name).into()).collect() };
-    Ok(CopySource::Table { table: name.into(), columns, filter })
+    Ok(CopySource::Table { table: table.name.clone(), columns, filter })
 }
 
 /// A view cannot be copied, and a table of the catalogs is read by a query.
@@ -65,8 +68,10 @@ fn other_relation(
         Some(schema) => schema == "pg_catalog" || schema == "information_schema",
         None => name.starts_with("pg_"),
     };
+    let found = ddl::find(context.schema, context.search_path, (relation.schemaname(), name));
+    let view = found.is_some_and(|found| context.schema.views.contains_key(&found));
     match direction {
-        _ if context.schema.views.contains_key(name) => {
+        _ if view => {
             let (way, error) = match direction {
                 CopyDirection::Out => ("from", "Try the COPY (SELECT ...) TO variant."),
                 CopyDirection::In => ("to", "insert into the tables that the view reads"),

@@ -68,11 +68,6 @@ fn columns(count: usize) -> String {
     (0..count).map(|at| format!("c{at}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A table in `public`, whatever the session's search path.
-fn table_name(name: &str) -> String {
-    format!("public.{}", quoted(name))
-}
-
 fn is_text(ty: Oid) -> bool {
     matches!(ty, TEXT | VARCHAR | BPCHAR)
 }
@@ -314,7 +309,8 @@ impl Printer {
     fn relation(&mut self, of: &RelationRef) -> Result<String> {
         let relation = &of.relation;
         let name = match relation.source {
-            RelationSource::User(_) => table_name(&relation.name),
+            // With its schema, whatever the session's search path.
+            RelationSource::User(_) => format!("{}.{}", quoted(&relation.schema), quoted(&relation.name)),
             RelationSource::Staged => quoted(&relation.name),
             RelationSource::System => {
                 return Err(unsupported(format!("relation {}.{}", relation.schema, relation.name)));

@@ -106,11 +106,16 @@ impl Printer {
 
     pub(super) fn relation(&mut self, of: &RelationRef) -> Result<String> {
         let relation = &of.relation;
-        if relation.source == RelationSource::System {
-            return Err(unsupported(format!("relation {}.{}", relation.schema, relation.name)));
-        }
+        let name = match &relation.source {
+            // The shard has it under one name, with its schema in it.
+            RelationSource::User(table) => super::super::quoted(&table.name),
+            RelationSource::Staged => super::super::quoted(&relation.name),
+            RelationSource::System => {
+                return Err(unsupported(format!("relation {}.{}", relation.schema, relation.name)));
+            }
+        };
         self.names.insert(of.rel, Names::Table { alias: alias(of.rel), relation: relation.clone() });
-        Ok(format!("{} AS {}", super::super::quoted(&relation.name), alias(of.rel)))
+        Ok(format!("{name} AS {}", alias(of.rel)))
     }
 
     /// A subquery's rows. SQLite would copy a volatile expression to every place that uses it; it leaves a subquery

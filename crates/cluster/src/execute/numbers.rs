@@ -25,7 +25,7 @@ fn is_sequence_call(expr: &Expr) -> bool {
 }
 
 /// The parts of an expression that are computed whenever it is, or some of them.
-fn children(expr: &mut Expr) -> Vec<&mut Expr> {
+pub(crate) fn children(expr: &mut Expr) -> Vec<&mut Expr> {
     match &mut expr.kind {
         ExprKind::Call { args, .. }
         | ExprKind::And(args)

@@ -15,6 +15,7 @@
 //!   * [`cursor`]    results with a place in them
 //!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
 //!   * [`utility`]   statements that are not about rows
+//!   * [`configure`] set_config
 //!   * [`copy`]      COPY
 //!
 //! Invariants (docs/invariants.md):
@@ -22,6 +23,7 @@
 //!     client is told
 //!   * I-22  a session reads its own writes: a commit is answered after its shards show it
 
+mod configure;
 mod copy;
 mod cursor;
 pub(crate) mod known;
@@ -327,6 +329,10 @@ impl Session {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
+            Compiled::Configure(targets) => {
+                let fields = prepared.fields.clone().unwrap_or_default();
+                self.configure(targets, fields, &params).await
+            }
             Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() => {
                 Box::pin(self.rows_at_level(prepared, &params)).await
             }

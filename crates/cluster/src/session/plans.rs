@@ -16,7 +16,7 @@ use isles_sql::bind::utility::{DefaultKind, Utility};
 use isles_sql::bind::{self, BindContext, BoundStatement, Explain, Origin};
 use isles_sql::parse;
 use isles_sql::plan::{self, Plan, PlanContext};
-use isles_sql::tree::{Field, Statement};
+use isles_sql::tree::{Expr, Field, Statement};
 use isles_sql::types::Oid;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,8 @@ pub(crate) enum Compiled {
         kind: RowsKind,
     },
     Explain(Box<Explain>),
+    /// The targets of a SELECT that calls `set_config`.
+    Configure(Vec<Expr>),
     Utility(Box<Utility>),
     Empty,
     /// It could not be understood.
@@ -203,6 +205,9 @@ fn compile(
     };
     let bound = bind::bind(&parsed, &context, params)?;
     let (compiled, fields) = match bound.statement {
+        BoundStatement::Rows(statement) if let Some(targets) = super::configure::targets(&statement)? => {
+            (Compiled::Configure(targets), fields_of(&statement))
+        }
         BoundStatement::Rows(statement) => {
             let kind = RowsKind::of(&statement);
             let fields = fields_of(&statement);

@@ -296,6 +296,7 @@ fn values<'a>(raw: impl Fn(&str) -> &'a str) -> Result<text::Settings> {
     Ok(values)
 }
 
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// What holds now.
     current: Values,

@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    async fn set(&mut self, name: &str, value: &SetValue, scope: SetScope) -> Result<()> {
+    pub(super) async fn set(&mut self, name: &str, value: &SetValue, scope: SetScope) -> Result<()> {
         let local = scope == SetScope::Local;
         if local && self.open.is_none() {
             self.warn("25P01", "SET LOCAL can only be used in transaction blocks");

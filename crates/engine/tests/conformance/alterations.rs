@@ -4,6 +4,7 @@
 use crate::fixtures::{Options, World};
 use crate::given::*;
 use isles_engine::error::ShardError;
+use isles_engine::shard::Engine;
 use isles_kernel::change::Op;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{
@@ -52,6 +53,45 @@ pub(crate) async fn a_renamed_table_keeps_its_rows_and_who_refers_to_it(world: W
     let tables: Vec<String> = db.log_after(start).await.into_iter().map(|change| change.table).collect();
     assert!(tables.contains(&"elders".to_string()) && tables.contains(&"children".to_string()), "{tables:?}");
     assert_eq!(tables.len(), 2);
+}
+
+pub(crate) async fn tables_of_one_name_in_two_namespaces_are_apart(world: World) {
+    let db = family_with_rows(&world, OnChange::Cascade).await;
+    let start = db.listen().await;
+    let schema = db.schema().await.unwrap();
+    let mut parents = schema.tables["parents"].clone();
+    parents.name = "billing.parents".into();
+    parents.keys = vec![Key::index("parents_index", &["id"])];
+    let key = Key::index("parents_index", &["id"]);
+    db.alter(vec![
+        SchemaChange::CreateNamespace { namespace: "billing".into() },
+        SchemaChange::CreateTable(parents),
+        SchemaChange::CreateKey { table: "parents".into(), key },
+    ])
+    .await;
+    let name = match db.engine() {
+        Engine::Sqlite => "\"billing.parents\"",
+        Engine::Postgres => "billing.parents",
+    };
+    db.must(&format!("INSERT INTO {name} (id) VALUES (1), (7)"), vec![]).await;
+    db.must(&format!("DELETE FROM {name} WHERE id = 1"), vec![]).await;
+    assert_eq!((db.count("parents").await, db.count(name).await), (2, 1));
+    let tables: Vec<String> = db.log_after(start).await.into_iter().map(|change| change.table).collect();
+    assert_eq!(tables, vec!["billing.parents"; 3]);
+    let error = db.run(&format!("INSERT INTO {name} (id) VALUES (7)"), vec![]).await.unwrap_err();
+    let ShardError::Statement(told) = &error else { panic!("{error}") };
+    assert_eq!((told.sqlstate, told.table.as_deref()), ("23505", Some("billing.parents")));
+    assert!(told.message.ends_with("\"parents_pkey\""), "{}", told.message);
+    let drop = |namespace: &str| SchemaChange::DropNamespace { namespace: namespace.into() };
+    assert_eq!(sqlstate(&refused(&db, vec![drop("billing")]).await), "42P16");
+    db.alter(vec![
+        SchemaChange::RenameKey { table: "billing.parents".into(), key: "parents_index".into(), to: "other".into() },
+        SchemaChange::RenameTable { table: "billing.parents".into(), to: "billing.elders".into() },
+        SchemaChange::DropTable { table: "billing.elders".into() },
+        drop("billing"),
+    ])
+    .await;
+    assert_eq!(db.count("parents").await, 2);
 }
 
 pub(crate) async fn a_renamed_key_column_is_captured_under_its_new_name(world: World) {

@@ -229,7 +229,7 @@ impl Columns {
     async fn run(&self, conn: &Conn, text: &str) -> std::result::Result<u64, tokio_postgres::Error> {
         let statement = conn.prepare_typed(text, &self.types).await?;
         let params = self.params.iter().map(|param| param as &(dyn ToSql + Sync));
-        conn.execute_raw(&statement, params).await
+        conn.each_row(&statement, params, |error| error, |_| Ok(())).await
     }
 }
 

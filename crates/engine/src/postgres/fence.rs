@@ -29,8 +29,8 @@ use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTa
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The class of our advisory locks: "isle".
@@ -78,13 +78,14 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(claim: Claim, access: Access) -> Entry {
-        let claim = Claim { version: claim.version, units: claim.units.into_iter().flat_map(each_bucket).collect() };
+        let claim = each_bucket(claim);
+        let count = claim.units.len();
         let mut entry = Entry {
             version: i64::try_from(claim.version.0).unwrap_or(i64::MAX),
             writes: access == Access::Write,
-            tenants: Vec::new(),
-            groups: Vec::new(),
-            buckets: Vec::new(),
+            tenants: Vec::with_capacity(count),
+            groups: Vec::with_capacity(count),
+            buckets: Vec::with_capacity(count),
             claim,
         };
         for unit in &entry.claim.units {
@@ -145,12 +146,12 @@ impl Entry {
         }
     }
 
-    /// Takes the locks and checks the fences, in the open transaction of `client`. Returns what was seen.
-    pub(super) async fn enter(&self, client: &Client, statement: &Statement) -> Result<String> {
+    /// Takes the locks and checks the fences, in the open transaction of `conn`. Returns what was seen.
+    pub(super) async fn enter(&self, conn: &Conn, statement: &Statement) -> Result<String> {
         let slots = self.slots();
         let params: [&(dyn ToSql + Sync); 6] =
             [&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &slots];
-        let row = client.query_one(statement, &params).await.map_err(|error| self.refusal(error))?;
+        let row = conn.query_one(statement, &params).await.map_err(|error| self.refusal(error))?;
         row.try_get(0).map_err(fault::before_commit)
     }
 
@@ -177,13 +178,21 @@ impl Entry {
     }
 }
 
-fn each_bucket(unit: Claimed) -> Vec<Claimed> {
-    match unit {
-        Claimed::Buckets(group, first, last) => {
-            (first.0..=last.0).map(|bucket| Claimed::Bucket(group.clone(), BucketId(bucket))).collect()
-        }
-        other => vec![other],
+/// The claim with its ranges spread out.
+fn each_bucket(claim: Claim) -> Claim {
+    if !claim.units.iter().any(|unit| matches!(unit, Claimed::Buckets(..))) {
+        return claim;
     }
+    let mut units = Vec::new();
+    for unit in claim.units {
+        match unit {
+            Claimed::Buckets(group, first, last) => {
+                units.extend((first.0..=last.0).map(|bucket| Claimed::Bucket(group.clone(), BucketId(bucket))));
+            }
+            other => units.push(other),
+        }
+    }
+    Claim { version: claim.version, units }
 }
 
 fn tenant_text(tenant: &Option<TenantId>) -> String {
@@ -288,9 +297,9 @@ pub(super) async fn open_missing(conn: &Conn, fences: &[Fence]) -> Result<()> {
     if table == known { Ok(()) } else { store(conn, &table).await }
 }
 
-pub(super) async fn load(client: &Client) -> Result<Vec<Fence>> {
+pub(super) async fn load(conn: &Conn) -> Result<Vec<Fence>> {
     let text = "SELECT kind, name, first, last, version, mode FROM _isles.fence";
-    let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;
+    let rows = conn.query(text, &[]).await.map_err(fault::before_commit)?;
     let fences: Result<Vec<Fence>> = rows.iter().map(fence_of).collect();
     // Through the table, which gives them the one order that both engines have.
     Ok(FenceTable::from_fences(fences?)?.fences())

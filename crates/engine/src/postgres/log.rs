@@ -52,8 +52,8 @@ use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
 /// Marks that wait for transactions to end; with more, a new gap waits for an old mark first.
 const MAX_PENDING: usize = 64;
@@ -248,8 +248,8 @@ async fn schemas(conn: &Conn, history: &History, newest: SchemaVersion) -> Resul
     Ok(fresh)
 }
 
-pub(super) async fn trimmed(client: &Client) -> Result<i64> {
-    let row = client.query_one("SELECT trimmed FROM _isles.meta", &[]).await.map_err(fault::before_commit)?;
+pub(super) async fn trimmed(conn: &Conn) -> Result<i64> {
+    let row = conn.query_one("SELECT trimmed FROM _isles.meta", &[]).await.map_err(fault::before_commit)?;
     Ok(row.get(0))
 }
 

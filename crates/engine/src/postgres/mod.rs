@@ -3,6 +3,7 @@
 //! In reading order:
 //!   * [`value`]        values in the server's binary form
 //!   * [`fault`]        what the server's errors mean
+//!   * [`session`]      a connection, driven by whoever waits on it
 //!   * [`pool`]         connections, lent clean and taken back clean
 //!   * [`fence`]        the fence, by advisory locks and a fresh snapshot
 //!   * [`setup`]        our own tables and functions, in schema `_isles`
@@ -33,6 +34,7 @@ mod pledge;
 mod pool;
 mod scan;
 mod schema;
+mod session;
 mod setup;
 mod snapshot;
 mod transaction;
@@ -107,9 +109,9 @@ impl PostgresShard {
         let pool = |size: usize| Connections::new(config.clone(), size, env.clone());
         let inner = Inner {
             id,
-            clients: Arc::new(pool(options.connections)?),
-            control: Arc::new(pool(CONTROL_CONNECTIONS)?),
-            admin: pool(ADMIN_CONNECTIONS)?,
+            clients: Arc::new(pool(options.connections)),
+            control: Arc::new(pool(CONTROL_CONNECTIONS)),
+            admin: pool(ADMIN_CONNECTIONS),
             env: env.clone(),
             options,
             schema: ArcSwap::default(),

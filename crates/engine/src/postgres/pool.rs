@@ -3,6 +3,9 @@
 //!     lend ── Conn ── finish(Ended) ──→ reset in the background ──→ back to the pool
 //!               └──── dropped, cancelled, lost ──→ query cancelled, connection closed
 //!
+//! A connection is a [`Session`], which moves its bytes only while somebody waits on it. So one that rests in the pool
+//! costs nothing, and is looked at when it is lent: if its server has gone, another one is made.
+//!
 //! A client's SQL can leave settings, a role, temporary tables, prepared statements, session locks, cursors and
 //! LISTEN behind. [`RESET`] is PostgreSQL's `DISCARD ALL` but for our own prepared statements, which cost a round trip
 //! each to make again; those that SQL made are dropped by name. It runs when a connection comes back and not when
@@ -19,19 +22,21 @@
 
 use super::fault;
 use super::fence::Shape;
+use super::session::{ByText, MAX_PREPARED, Session};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
+use futures::future::{Either, select};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Config, NoTls, Row, Statement};
 
-/// Prepared statements of one connection; beyond it the server's memory is worth more than the round trip.
-const MAX_PREPARED: usize = 500;
 /// A server that does not take our connection by then counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A reset that takes longer than this is not worth waiting for.
@@ -59,14 +64,22 @@ pub(super) enum Ended {
     Open,
 }
 
-type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>>;
+type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>, ByText>;
+
+/// Boxed, since a session is large and moves with every loan.
+type Idle = Mutex<Vec<Box<Session>>>;
 
 pub(super) struct Connections {
-    pool: Pool,
     config: Config,
     env: Arc<dyn Env>,
-    /// Connections that are lent out or being reset.
-    lent: Arc<AtomicUsize>,
+    size: usize,
+    /// One for each connection that is lent out or being reset. Closed when the shard is.
+    permits: Arc<Semaphore>,
+    /// Clean connections. The one that came back last is lent first: its server process is the warmest, and the others
+    /// may rest.
+    idle: Arc<Idle>,
+    /// Rises whenever the schema has changed under what is prepared.
+    schema: Arc<AtomicU64>,
     /// Texts that look at the fences, by the texts they were made of and what they claim.
     fenced: Mutex<FencedTexts>,
 }
@@ -97,32 +110,54 @@ pub(super) fn parse_url(url: &str) -> Result<Config> {
 }
 
 impl Connections {
-    pub(super) fn new(config: Config, size: usize, env: Arc<dyn Env>) -> Result<Connections> {
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config.clone(), NoTls, recycling);
-        // The one that was used last: its server process is the warmest, and the others may rest.
-        let pool = Pool::builder(manager).max_size(size).queue_mode(QueueMode::Lifo).build();
-        let pool = pool.map_err(|error| ShardError::invalid(format!("no pool of {size} connections: {error}")))?;
-        Ok(Connections { pool, config, env, lent: Arc::default(), fenced: Mutex::default() })
+    pub(super) fn new(config: Config, size: usize, env: Arc<dyn Env>) -> Connections {
+        Connections {
+            config,
+            env,
+            size,
+            permits: Arc::new(Semaphore::new(size)),
+            idle: Arc::default(),
+            schema: Arc::default(),
+            fenced: Mutex::default(),
+        }
     }
 
     /// Lends a connection; waits for one if all are out. The caller bounds the wait.
     pub(super) async fn lend(&self) -> Result<Conn> {
-        let object = match self.pool.get().await {
-            Ok(object) => object,
-            Err(PoolError::Backend(error)) => return Err(fault::connecting(error, &self.config)),
-            Err(PoolError::Closed) => return Err(ShardError::Unavailable("the shard is closed".into())),
-            Err(error) => return Err(ShardError::Unavailable(error.to_string())),
+        let permit = match self.permits.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => match self.permits.clone().acquire_owned().await {
+                Ok(permit) => permit,
+                Err(_) => return Err(ShardError::Unavailable("the shard is closed".into())),
+            },
         };
-        self.lent.fetch_add(1, Ordering::SeqCst);
-        let lent = Lent(self.lent.clone());
+        let session = match self.rested() {
+            Some(session) => session,
+            None => Box::new(self.connect().await?),
+        };
         Ok(Conn {
-            object: Some(object),
+            session: Some(session),
+            home: Some(Home { permit, idle: self.idle.clone() }),
             env: self.env.clone(),
             cancelled: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
-            lent: Some(lent),
         })
+    }
+
+    async fn connect(&self) -> Result<Session> {
+        let session = Session::connect(&self.config, self.schema.clone()).await;
+        session.map_err(|error| fault::connecting(error, &self.config))
+    }
+
+    /// A connection from the pool whose server is still there.
+    fn rested(&self) -> Option<Box<Session>> {
+        loop {
+            // Looked at without the lock, since a look reads from the socket.
+            let session = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            if session.is_alive() {
+                return Some(session);
+            }
+        }
     }
 
     /// A text that looks at the fences, made of another one or kept from before.
@@ -142,74 +177,75 @@ impl Connections {
 
     /// Forgets all prepared statements, since the schema has changed under them.
     pub(super) fn forget_statements(&self) {
-        self.pool.manager().statement_caches.clear();
+        self.schema.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Lends no more, waits for what is out, and closes.
     pub(super) async fn close(&self) {
         let deadline = self.env.elapsed() + CLOSE_LIMIT;
-        self.pool.close();
-        while self.lent.load(Ordering::SeqCst) > 0 && self.env.elapsed() < deadline {
+        self.permits.close();
+        while self.permits.available_permits() < self.size && self.env.elapsed() < deadline {
             self.env.sleep(CLOSE_POLL).await;
         }
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let goodbye = futures::future::join_all(idle.into_iter().map(|session| session.close()));
+        within_limit(self.env.as_ref(), goodbye).await;
     }
 }
 
-/// Counts a connection that is out.
-struct Lent(Arc<AtomicUsize>);
+/// Waits for a farewell, but not for ever.
+async fn within_limit<T>(env: &dyn Env, work: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(work), env.sleep(RESET_LIMIT)).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
+    }
+}
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+/// Where a connection goes back to.
+struct Home {
+    permit: OwnedSemaphorePermit,
+    idle: Arc<Idle>,
+}
+
+impl Home {
+    fn take_back(self, session: Box<Session>) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+        // Only now may the next one look for it.
+        drop(self.permit);
     }
 }
 
 /// A connection on loan. Unless it is given back by [`Conn::finish`], dropping it closes it.
 pub(super) struct Conn {
     /// None only once it has been given back.
-    object: Option<Object>,
+    session: Option<Box<Session>>,
+    home: Option<Home>,
     env: Arc<dyn Env>,
     /// A cancel request is on its way, and may hit whatever comes next on this connection.
     cancelled: AtomicBool,
     /// It has run a text that may leave something behind: one that Isles did not compose, or a lock of the session.
     foreign: AtomicBool,
-    lent: Option<Lent>,
 }
 
 impl std::ops::Deref for Conn {
-    type Target = Client;
-    fn deref(&self) -> &Client {
-        self.object.as_ref().expect("only `finish`, which takes the connection, empties it")
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        self.session.as_ref().expect("only `finish`, which takes the connection, empties it")
     }
 }
 
 impl Conn {
     /// Prepares a statement, or finds it prepared.
     pub(super) async fn prepare(&self, sql: &str) -> Result<Statement> {
-        let object = self.object.as_ref().expect("only `finish`, which takes the connection, empties it");
-        if object.statement_cache.size() >= MAX_PREPARED {
-            object.statement_cache.clear();
-        }
-        object.prepare_cached(sql).await.map_err(fault::before_commit)
-    }
-
-    /// Forgets a prepared statement: the schema has changed under it.
-    pub(super) fn forget(&self, sql: &str) {
-        if let Some(object) = &self.object {
-            object.statement_cache.remove(sql, &[]);
-        }
-    }
-
-    /// Forgets all prepared statements of this connection.
-    pub(super) fn forget_all(&self) {
-        if let Some(object) = &self.object {
-            object.statement_cache.clear();
+        match self.prepared(sql) {
+            Some(statement) => Ok(statement),
+            None => self.prepare_kept(sql).await.map_err(fault::before_commit),
         }
     }
 
     /// Prepares a statement for one use: what it means depends on the transaction.
     pub(super) async fn prepare_once(&self, sql: &str) -> Result<Statement> {
-        Client::prepare(self, sql).await.map_err(fault::before_commit)
+        self.prepare_typed(sql, &[]).await.map_err(fault::before_commit)
     }
 
     /// Runs one of our own statements, prepared once per connection.
@@ -244,8 +280,9 @@ impl Conn {
 
     /// Gives back a connection that ran nothing but our own reading statements: there is nothing to reset.
     pub(super) fn keep(mut self) {
-        self.lent.take();
-        drop(self.object.take());
+        if let (Some(session), Some(home)) = (self.session.take(), self.home.take()) {
+            home.take_back(session);
+        }
     }
 
     /// Gives the connection back. The reset goes on in the background; nobody waits for it.
@@ -257,43 +294,50 @@ impl Conn {
         if ended == Ended::Closed && !foreign {
             return self.keep();
         }
-        let (object, lent) = (self.object.take(), self.lent.take());
-        let Some(object) = object else { return };
+        let (Some(session), Some(home)) = (self.session.take(), self.home.take()) else { return };
         let env = self.env.clone();
         self.env.spawn(Box::pin(async move {
-            let _lent = lent;
-            let late = env.sleep(RESET_LIMIT);
-            let clean = {
-                let reset = std::pin::pin!(reset(&object, ended, foreign));
-                matches!(futures::future::select(reset, late).await, futures::future::Either::Left((Ok(()), _)))
-            };
-            if !clean {
-                let token = object.cancel_token();
-                drop(Object::take(object));
-                let _ = token.cancel_query(NoTls).await;
+            match within_limit(env.as_ref(), reset(&session, ended, foreign)).await {
+                Some(Ok(())) => home.take_back(session),
+                _ => {
+                    drop(home);
+                    give_up(env.as_ref(), session).await;
+                }
             }
         }));
     }
 }
 
-async fn reset(client: &Client, ended: Ended, foreign: bool) -> std::result::Result<(), tokio_postgres::Error> {
+async fn reset(session: &Session, ended: Ended, foreign: bool) -> std::result::Result<(), tokio_postgres::Error> {
     if ended == Ended::Open {
-        client.batch_execute("ROLLBACK").await?;
+        session.batch_execute("ROLLBACK").await?;
     }
-    if foreign { client.batch_execute(RESET).await } else { Ok(()) }
+    if foreign { session.batch_execute(RESET).await } else { Ok(()) }
+}
+
+/// Ends a connection that something may still run on. The server notices a closed connection only when it next reads
+/// from it, so what runs is cancelled, too: otherwise its locks would outlive the caller's interest in them.
+async fn give_up(env: &dyn Env, session: Box<Session>) {
+    let token = session.cancel_token();
+    let farewell = async {
+        let _ = token.cancel_query(NoTls).await;
+        session.close().await;
+    };
+    within_limit(env, farewell).await;
 }
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        let Some(object) = self.object.take() else { return };
-        // The server notices a closed connection only when it next reads from it, so what runs is cancelled, too:
-        // otherwise its locks would outlive the caller's interest in them.
-        if !object.is_closed() && !self.cancelled.load(Ordering::SeqCst) {
-            let token = object.cancel_token();
-            self.env.spawn(Box::pin(async move {
-                let _ = token.cancel_query(NoTls).await;
-            }));
+        let Some(session) = self.session.take() else { return };
+        if session.is_closed() {
+            return;
         }
-        drop(Object::take(object));
+        let (env, cancelled) = (self.env.clone(), self.cancelled.load(Ordering::SeqCst));
+        self.env.spawn(Box::pin(async move {
+            match cancelled {
+                true => drop(within_limit(env.as_ref(), session.close()).await),
+                false => give_up(env.as_ref(), session).await,
+            }
+        }));
     }
 }

@@ -14,23 +14,22 @@ use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio_postgres::Client;
 
 /// A schema change waits so long for the transactions that use its tables; while it waits, they queue behind it.
 const LOCK_LIMIT_MS: u32 = 10_000;
 
 /// The newest schema.
-pub(super) async fn load(client: &Client) -> Result<Schema> {
+pub(super) async fn load(conn: &Conn) -> Result<Schema> {
     let text = "SELECT body FROM _isles.schema ORDER BY version DESC LIMIT 1";
-    match client.query_opt(text, &[]).await.map_err(fault::before_commit)? {
+    match conn.query_opt(text, &[]).await.map_err(fault::before_commit)? {
         Some(row) => parse(row.get(0)),
         None => Ok(Schema::default()),
     }
 }
 
-pub(super) async fn version(client: &Client) -> Result<SchemaVersion> {
+pub(super) async fn version(conn: &Conn) -> Result<SchemaVersion> {
     let text = "SELECT coalesce(max(version), 0) FROM _isles.schema";
-    let row = client.query_one(text, &[]).await.map_err(fault::before_commit)?;
+    let row = conn.query_one(text, &[]).await.map_err(fault::before_commit)?;
     Ok(SchemaVersion(row.get::<_, i64>(0) as u64))
 }
 
@@ -39,9 +38,9 @@ fn parse(body: &str) -> Result<Schema> {
 }
 
 /// Every schema that a record of the log may need, by the position after which it holds.
-pub(super) async fn history(client: &Client) -> Result<BTreeMap<i64, Arc<Schema>>> {
+pub(super) async fn history(conn: &Conn) -> Result<BTreeMap<i64, Arc<Schema>>> {
     let text = "SELECT after_seq, body FROM _isles.schema ORDER BY version";
-    let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;
+    let rows = conn.query(text, &[]).await.map_err(fault::before_commit)?;
     rows.iter().map(|row| Ok((row.get(0), Arc::new(parse(row.get(1))?)))).collect()
 }
 
@@ -129,12 +128,12 @@ async fn store(conn: &Conn, schema: &Schema) -> Result<()> {
 }
 
 /// Whether the tables are what the schema says; someone may have changed them by hand.
-pub(super) async fn check_drift(client: &Client, schema: &Schema) -> Result<()> {
+pub(super) async fn check_drift(conn: &Conn, schema: &Schema) -> Result<()> {
     let text = "SELECT _isles.relation(n.nspname, c.relname), a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull \
                 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid \
-                WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', '_isles') AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped \
-                ORDER BY 1, a.attnum";
-    let rows = client.query(text, &[]).await.map_err(fault::before_commit)?;
+                WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', '_isles') AND c.relkind = 'r' \
+                AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum";
+    let rows = conn.query(text, &[]).await.map_err(fault::before_commit)?;
     let mut found: BTreeMap<String, Vec<(String, String, bool)>> = BTreeMap::new();
     for row in &rows {
         found.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3)));

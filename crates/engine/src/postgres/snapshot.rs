@@ -18,7 +18,6 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
 use async_trait::async_trait;
-use futures::StreamExt;
 use isles_kernel::names::Seq;
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder, Value};
@@ -141,11 +140,11 @@ fn read(table: &Table, row: &tokio_postgres::Row) -> Result<StoredRow> {
 }
 
 impl PgSnapshot {
-    async fn run(&self, query: &Query) -> Result<tokio_postgres::RowStream> {
+    async fn each_row(&self, query: &Query, take: impl FnMut(tokio_postgres::Row) -> Result<()>) -> Result<()> {
         let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
         let typed = conn.prepare_typed(&query.text, &query.types).await.map_err(fault::before_commit)?;
         let params = query.params.iter().map(|param| param as &(dyn tokio_postgres::types::ToSql + Sync));
-        conn.query_raw(&typed, params).await.map_err(fault::before_commit)
+        conn.each_row(&typed, params, fault::before_commit, take).await.map(drop)
     }
 }
 
@@ -175,11 +174,12 @@ impl Snapshot for PgSnapshot {
         let mut query = select(table, range)?;
         // One more than asked for tells whether there is a next page.
         query.text.push_str(&format!(" LIMIT {}", rows + 1));
-        let mut stream = std::pin::pin!(self.run(&query).await?);
         let mut found = Vec::new();
-        while let Some(row) = stream.next().await {
-            found.push(read(table, &row.map_err(fault::before_commit)?)?);
-        }
+        let take = |row: tokio_postgres::Row| {
+            found.push(read(table, &row)?);
+            Ok(())
+        };
+        self.each_row(&query, take).await?;
         let more = found.len() > rows;
         found.truncate(rows);
         let next = found.last().filter(|_| more).map(|row| table.key_of(&row.unit, &row.values));
@@ -189,11 +189,12 @@ impl Snapshot for PgSnapshot {
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest> {
         let table = self.schema.table(&range.table)?;
         let query = select(table, range)?;
-        let mut stream = std::pin::pin!(self.run(&query).await?);
         let (mut digest, mut scratch) = (Digest::default(), Encoder::default());
-        while let Some(row) = stream.next().await {
-            digest.add_row(&read(table, &row.map_err(fault::before_commit)?)?, &mut scratch);
-        }
+        let take = |row: tokio_postgres::Row| {
+            digest.add_row(&read(table, &row)?, &mut scratch);
+            Ok(())
+        };
+        self.each_row(&query, take).await?;
         Ok(digest)
     }
 }

@@ -32,8 +32,8 @@ use crate::shard::{
     Request, Row, SchemaStep, Statement, Transaction,
 };
 use async_trait::async_trait;
+use futures::FutureExt;
 use futures::future::{Either, join_all, select};
-use futures::{FutureExt, StreamExt};
 use isles_kernel::names::{GroupName, PledgeId, ShardId};
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,18 +117,17 @@ pub(super) async fn bounded<T>(
     work: impl Future<Output = Result<T>> + Unpin,
 ) -> Result<Result<T>> {
     let deadline = env.elapsed() + time;
-    let mut work = work;
+    let (mut work, mut left) = (work, time);
     loop {
         if limits.cancel.is_cancelled() {
             return Err(ShardError::Cancelled);
         }
-        let left = deadline.saturating_sub(env.elapsed());
         if left.is_zero() {
             return Err(ShardError::TimedOut);
         }
         match select(&mut work, env.sleep(left.min(TICK))).await {
             Either::Left((result, _)) => return Ok(result),
-            Either::Right(_) => {}
+            Either::Right(_) => left = deadline.saturating_sub(env.elapsed()),
         }
     }
 }
@@ -200,14 +199,13 @@ async fn read_fenced(conn: &Conn, sql: &str, statement: &Statement, entry: &Entr
     let own: Vec<Param> =
         statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect::<Result<_>>()?;
     let params: Vec<_> = own.iter().map(|param| param as &(dyn ToSql + Sync)).chain(fence).collect();
-    let stream = conn.query_raw(&known, params).await.map_err(|error| entry.refusal(error))?;
-    let mut stream = std::pin::pin!(stream);
     let (budget, mut rows) = (Budget::new(limits), Vec::new());
-    while let Some(row) = stream.next().await {
-        let row = row.map_err(|error| entry.refusal(error))?;
+    let take = |row: tokio_postgres::Row| {
         budget.take(row.raw_size_bytes())?;
         rows.push(read_row(&row, &statement.columns)?);
-    }
+        Ok(())
+    };
+    conn.each_row(&known, params, |error| entry.refusal(error), take).await?;
     Ok(Outcome { rows, affected: 0 })
 }
 
@@ -347,17 +345,15 @@ async fn run_one(
     budget: &Budget,
 ) -> Result<Outcome> {
     let params = prepared.params.iter().map(|param| param as &(dyn ToSql + Sync));
-    let stream = conn.query_raw(&prepared.statement, params).await.map_err(fault::before_commit)?;
-    let mut stream = std::pin::pin!(stream);
     let mut rows = Vec::new();
-    while let Some(row) = stream.next().await {
-        let row = row.map_err(fault::before_commit)?;
+    let take = |row: tokio_postgres::Row| {
         budget.take(row.raw_size_bytes())?;
         if !statement.columns.is_empty() {
             rows.push(read_row(&row, &statement.columns)?);
         }
-    }
-    let touched = stream.rows_affected().unwrap_or(0);
+        Ok(())
+    };
+    let touched = conn.each_row(&prepared.statement, params, fault::before_commit, take).await?;
     // The server counts the rows of a SELECT, too.
     let modifies = access == Access::Write && touched > 0 && scan::kind(&statement.sql) == Kind::Modifies;
     Ok(Outcome { rows, affected: if modifies { touched } else { 0 } })
@@ -523,8 +519,7 @@ async fn declare(conn: &Conn, name: &str, statement: &Statement) -> Result<()> {
     let text = format!("DECLARE {name} NO SCROLL CURSOR FOR {}", statement.sql);
     let known = conn.prepare_once(&text).await?;
     let params = params(&known, statement)?;
-    conn.execute_raw(&known, params).await.map_err(fault::before_commit)?;
-    Ok(())
+    conn.each_row(&known, params, fault::before_commit, |_| Ok(())).await.map(drop)
 }
 
 /// Opens a statement that may or may not be one that a cursor can read. Which it is, only the server can say, and a
@@ -569,14 +564,13 @@ async fn fetch(conn: &Conn, name: &str, columns: &[DataType], rows: usize, limit
     }
     let budget = Budget::new(limits);
     let none: [Param; 0] = [];
-    let stream = conn.query_raw(&known, none).await.map_err(fault::before_commit)?;
-    let mut stream = std::pin::pin!(stream);
     let mut page = Vec::new();
-    while let Some(row) = stream.next().await {
-        let row = row.map_err(fault::before_commit)?;
+    let take = |row: tokio_postgres::Row| {
         budget.take(row.raw_size_bytes())?;
         page.push(read_row(&row, columns)?);
-    }
+        Ok(())
+    };
+    conn.each_row(&known, none, fault::before_commit, take).await?;
     Ok(CursorPage { done: page.len() < rows, rows: page })
 }
 

@@ -5,6 +5,10 @@
 //!
 //! Exit codes: 0 done, 1 the thing that was checked is wrong, 2 the command could not be carried out.
 
+// A statement's future holds those of the session, the plan and the shards within it: the compiler looks deeper than
+// its usual limit when it lays one out.
+#![recursion_limit = "256"]
+
 mod cli;
 
 mod config;

@@ -331,7 +331,7 @@ impl Session {
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
             Compiled::Configure(targets) => {
                 let fields = prepared.fields.clone().unwrap_or_default();
-                self.configure(targets, fields, &params).await
+                Box::pin(self.configure(targets, fields, &params)).await
             }
             Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() => {
                 Box::pin(self.rows_at_level(prepared, &params)).await

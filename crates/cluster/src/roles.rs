@@ -1,6 +1,6 @@
 //! Roles: who may log in, and how that is proved.
 //!
-//!     role/{name}       a role: its verifier, whether it administers, the tenant it is fixed to
+//!     role/{name}       a role: its verifier, whether it administers, what its sessions begin with
 //!     role-secret       what the salts of roles that do not exist are made of
 //!
 //! Passwords are not kept. A [`Verifier`] is what SCRAM needs to check a proof of one, in PostgreSQL's own form
@@ -10,12 +10,13 @@
 //!   * I-56  A name that is no role gets a verifier too, always the same one and never a right one, so that the
 //!     exchange does not tell who exists. A verifier below 4,096 iterations is refused; new ones have 15,000.
 
-use crate::catalog::{Catalog, CatalogError, Condition, Key, Transaction};
+use crate::catalog::{Catalog, CatalogError, Condition, Key, Revision, Transaction};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, hmac, pbkdf2};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use subtle::ConstantTimeEq;
@@ -35,6 +36,10 @@ const SALT_BYTES: usize = 16;
 /// Bytes of SHA-256.
 const HASH_BYTES: usize = 32;
 
+const PREFIX: &str = "role/";
+/// Roles read at once.
+const PAGE: usize = 1_000;
+
 /// The longest name of a role, as PostgreSQL's names.
 const NAME_BYTES_MAX: usize = 63;
 
@@ -51,52 +56,128 @@ pub enum RoleError {
 
 pub type Result<T> = std::result::Result<T, RoleError>;
 
+/// Settings of a role: more than an application has, and few enough to set at each login.
+pub const SETTINGS_MAX: usize = 100;
+
+/// The setting of a role that names its tenant, and the one that says that its sessions cannot choose another.
+pub const TENANT: &str = "isles.tenant";
+pub const TENANT_LOCKED: &str = "isles.tenant_locked";
+
 /// Who may log in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Role {
-    /// In its text form.
-    pub verifier: String,
-    /// Whether it may use the connections that are kept for administrators.
+    /// In its text form; nobody can log in without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifier: Option<String>,
+    #[serde(default = "yes")]
+    pub login: bool,
+    /// Whether it may do everything, and use the connections that are kept for administrators.
     #[serde(default)]
     pub admin: bool,
-    /// The tenant that its sessions have and cannot change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<String>,
+    /// What its sessions begin with: `ALTER ROLE … SET`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Role {
+    /// An administrator with a password.
+    pub fn admin(verifier: &Verifier) -> Role {
+        Role { verifier: Some(verifier.to_string()), login: true, admin: true, settings: BTreeMap::new() }
+    }
+
+    /// What proves it; none for a role that does not log in.
     pub fn verifier(&self) -> Result<Verifier> {
-        self.verifier.parse()
+        match &self.verifier {
+            Some(verifier) if self.login => verifier.parse(),
+            _ => Err(RoleError::Invalid("the role cannot log in".into())),
+        }
+    }
+
+    pub fn tenant(&self) -> Option<&str> {
+        self.settings.get(TENANT).map(String::as_str).filter(|tenant| !tenant.is_empty())
+    }
+
+    /// Whether its sessions have its tenant and cannot change it.
+    pub fn is_locked(&self) -> bool {
+        self.settings.get(TENANT_LOCKED).is_some_and(|value| value == "on" || value == "true")
+    }
+
+    fn check(&self) -> Result<()> {
+        self.verifier.as_ref().map_or(Ok(()), |verifier| verifier.parse::<Verifier>().map(drop))
     }
 }
 
 /// The role of this name.
 pub async fn get(catalog: &dyn Catalog, name: &str) -> Result<Option<Role>> {
+    Ok(read(catalog, name).await?.map(|(role, _)| role))
+}
+
+/// The role of this name, and which change of it this is.
+pub async fn read(catalog: &dyn Catalog, name: &str) -> Result<Option<(Role, Revision)>> {
     let Ok(key) = key_of(name) else {
         return Ok(None);
     };
     match catalog.get(&key).await?.value {
-        Some(record) => Ok(Some(record.json()?)),
+        Some(record) => Ok(Some((record.json()?, record.revision))),
         None => Ok(None),
     }
 }
 
-/// Makes a role, or returns false if there is one of this name.
-pub async fn create(catalog: &dyn Catalog, name: &str, role: &Role) -> Result<bool> {
+/// All roles with their names.
+pub async fn all(catalog: &dyn Catalog) -> Result<Vec<(String, Role)>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = catalog.list(PREFIX, after.as_ref(), PAGE).await?;
+        for record in &page.records {
+            let name = record.key.as_str().strip_prefix(PREFIX).unwrap_or_default();
+            found.push((name.to_string(), record.json()?));
+        }
+        after = page.records.last().map(|record| record.key.clone());
+        if !page.more || after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Sets a role that was read; false if it has changed since.
+pub async fn replace(catalog: &dyn Catalog, name: &str, role: &Role, at: Revision) -> Result<bool> {
     let key = key_of(name)?;
-    role.verifier()?;
-    let transaction = Transaction::new().when(Condition::Absent(key.clone())).put_json(key, role)?;
-    match catalog.commit(transaction).await {
+    role.check()?;
+    let transaction = Transaction::new().when(Condition::At(key.clone(), at)).put_json(key, role)?;
+    held(catalog.commit(transaction).await)
+}
+
+/// Removes a role; false if there is none of this name.
+pub async fn remove(catalog: &dyn Catalog, name: &str) -> Result<bool> {
+    let key = key_of(name)?;
+    held(catalog.commit(Transaction::new().when(Condition::Exists(key.clone())).delete(key)).await)
+}
+
+/// Whether the conditions of a commit held.
+fn held(committed: std::result::Result<Revision, CatalogError>) -> Result<bool> {
+    match committed {
         Ok(_) => Ok(true),
         Err(CatalogError::Conflict { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
+/// Makes a role, or returns false if there is one of this name.
+pub async fn create(catalog: &dyn Catalog, name: &str, role: &Role) -> Result<bool> {
+    let key = key_of(name)?;
+    role.check()?;
+    let transaction = Transaction::new().when(Condition::Absent(key.clone())).put_json(key, role)?;
+    held(catalog.commit(transaction).await)
+}
+
 /// Sets a role, whether or not there is one of this name.
 pub async fn put(catalog: &dyn Catalog, name: &str, role: &Role) -> Result<()> {
-    role.verifier()?;
+    role.check()?;
     let transaction = Transaction::new().put_json(key_of(name)?, role)?;
     catalog.commit(transaction).await?;
     Ok(())
@@ -106,7 +187,7 @@ fn key_of(name: &str) -> Result<Key> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(RoleError::Invalid(format!("a role's name has 1 to {NAME_BYTES_MAX} bytes")));
     }
-    Ok(Key::new(format!("role/{name}"))?)
+    Ok(Key::new(format!("{PREFIX}{name}"))?)
 }
 
 /// What the verifiers of strangers are made of. Made once for the life of the catalog: if it changed with a restart,

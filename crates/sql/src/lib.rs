@@ -11,6 +11,7 @@
 //!   * [`runtime`]   what PostgreSQL's functions compute
 //!   * [`eval`]      expressions without rows
 //!   * [`system`]    pg_catalog and information_schema
+//!   * [`reach`]     which tables a statement reads and writes
 //!   * [`scope`]     every tenant table carries its tenant
 //!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards
@@ -25,6 +26,7 @@ pub mod explain;
 pub mod parse;
 pub mod plan;
 pub mod print;
+pub mod reach;
 pub mod route;
 pub mod runtime;
 pub mod scope;

@@ -36,7 +36,9 @@ use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
+use crate::roles;
 use crate::session::plans::Plans;
+use arc_swap::ArcSwap;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::Engine;
@@ -44,6 +46,7 @@ use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::schema::Schema;
+use isles_sql::system;
 use lock::SchemaLock;
 use routing::Routing;
 pub(crate) use schema::SchemaGuard;
@@ -135,6 +138,8 @@ pub struct Database {
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
+    /// As last read, for the system relations.
+    roles: ArcSwap<Vec<system::Role>>,
     schema: schema::Current,
     /// Shared by statements and transactions, exclusive for those that change the schema.
     schema_lock: Arc<SchemaLock>,
@@ -204,6 +209,7 @@ impl Database {
             works: Works::new(names.iter().cloned()),
             names,
             catalog,
+            roles: ArcSwap::default(),
             schema: schema::Current::from_pointee(schema),
             schema_lock: Arc::default(),
             stuck: AtomicBool::new(false),
@@ -212,6 +218,7 @@ impl Database {
             closing: AtomicBool::new(false),
             env,
         });
+        database.learn_roles().await?;
         database.start_sweeper();
         Ok(database)
     }
@@ -271,6 +278,23 @@ impl Database {
 
     pub fn catalog(&self) -> &Arc<dyn Catalog> {
         &self.catalog
+    }
+
+    /// The roles, as they were when this process last changed one or opened the database.
+    pub(crate) fn roles(&self) -> Arc<Vec<system::Role>> {
+        self.roles.load_full()
+    }
+
+    pub(crate) async fn learn_roles(&self) -> Result<(), SqlError> {
+        let unread = |error| SqlError::new("58000", format!("the roles cannot be read: {error}"));
+        let all = roles::all(self.catalog.as_ref()).await.map_err(unread)?;
+        let shown = |(name, role): (String, roles::Role)| system::Role {
+            name,
+            can_login: role.login,
+            is_superuser: role.admin,
+        };
+        self.roles.store(Arc::new(all.into_iter().map(shown).collect()));
+        Ok(())
     }
 
     pub(crate) fn next_txn(&self) -> TxnNumber {

@@ -105,6 +105,7 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
     };
     let params: Vec<_> = types.iter().map(|ty| ty.oid).collect();
     let prepared = super::plans::prepare(&session.database, &Planned::of(&guard), &session.settings, &sql, &params)?;
+    session.check_rights(&prepared)?;
     let knowledge = session.knowledge(&guard)?;
     let into = match session.open.is_some() {
         true => {

@@ -115,6 +115,7 @@ mod tests {
             fields: None,
             origins: Vec::new(),
             compiled: Compiled::Empty,
+            beyond_tenant: None,
             edition: Edition::Committed(SchemaVersion(0)),
             setting_key: "".into(),
         }

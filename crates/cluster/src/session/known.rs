@@ -63,6 +63,7 @@ impl StatementKnowledge {
         self.facts.get_or_init(|| {
             let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "isles");
             facts.user = self.user.to_string();
+            facts.roles = self.database.roles().to_vec();
             facts.search_path.clone_from(&self.meaning.search_path);
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();

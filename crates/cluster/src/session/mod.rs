@@ -15,6 +15,8 @@
 //!   * [`cursor`]    results with a place in them
 //!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
 //!   * [`utility`]   statements that are not about rows
+//!   * [`rights`]    what a session may do
+//!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
 //!   * [`configure`] set_config
 //!   * [`copy`]      COPY
 //!
@@ -30,6 +32,8 @@ pub(crate) mod known;
 pub(crate) mod plans;
 pub(crate) mod settings;
 pub(crate) mod statements;
+pub mod rights;
+mod roles;
 mod transact;
 mod utility;
 
@@ -43,6 +47,7 @@ use crate::execute::inputs::dialect;
 use crate::execute::run::{Runner, Within};
 use crate::execute::stream::Stream;
 use crate::execute::work::Trace;
+use crate::roles::{Role, TENANT_LOCKED};
 use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
@@ -56,6 +61,7 @@ use isles_sql::tree::Field;
 use isles_sql::types::Oid;
 use known::{SequenceMemory, StatementKnowledge};
 use plans::{Compiled, Planned, RowsKind};
+use rights::Rank;
 use settings::Settings;
 use statements::{NamedBy, Statements};
 use std::collections::BTreeMap;
@@ -76,6 +82,7 @@ pub struct Login {
     pub database: String,
     /// Settings of the startup message (`application_name`, `options=-c …`), applied as `SET` would.
     pub settings: Vec<(String, String)>,
+    pub role: Role,
 }
 
 /// As ReadyForQuery tells it.
@@ -188,7 +195,17 @@ pub struct Session {
     memory: Arc<Mutex<SequenceMemory>>,
     /// While EXPLAIN ANALYZE runs a statement.
     trace: Option<Arc<Trace>>,
+    /// What its role may do.
+    rank: Rank,
     tenant_is_fixed: bool,
+}
+
+fn rank_of(role: &Role) -> Rank {
+    match (role.admin, role.is_locked()) {
+        (true, _) => Rank::Admin,
+        (false, true) => Rank::Tenant,
+        (false, false) => Rank::Owner,
+    }
 }
 
 impl Database {
@@ -215,8 +232,14 @@ impl Database {
             notices: Vec::new(),
             memory: Arc::default(),
             trace: None,
+            rank: rank_of(&login.role),
             tenant_is_fixed: false,
         };
+        session.settings.describe_role(login.role.admin, login.role.is_locked());
+        for (name, value) in login.role.settings.iter().filter(|(name, _)| *name != TENANT_LOCKED) {
+            session.settings.set(name, value, false)?;
+        }
+        session.tenant_is_fixed = login.role.is_locked();
         for (name, value) in &login.settings {
             session.check_setting(name, value)?;
             session.settings.set(name, value, false)?;
@@ -255,7 +278,9 @@ impl Session {
             Some(guard) => Planned::of(guard),
             None => Planned { schema: &schema, edition: Edition::Committed(schema.version) },
         };
-        plans::prepare(&self.database, &planned, &self.settings, sql, params)
+        let prepared = plans::prepare(&self.database, &planned, &self.settings, sql, params)?;
+        self.check_rights(&prepared)?;
+        Ok(prepared)
     }
 
     /// Reads a parameter that is a name of what is in the schema (`regclass`, `regtype`, …); None for other types.
@@ -420,6 +445,7 @@ impl Session {
         }
         let planned = Planned::of(guard);
         let fresh = plans::prepare(&self.database, &planned, &self.settings, &prepared.sql, &prepared.params)?;
+        self.check_rights(&fresh)?;
         match fresh.fields == prepared.fields && fresh.params == prepared.params {
             true => Ok(fresh),
             false => Err(SqlError::new("0A000", "cached plan must not change result type")),
@@ -589,14 +615,6 @@ impl Session {
         let mut facts = Facts::new(self.database.schema(), &self.database.name, "isles");
         facts.user = self.user.to_string();
         Arc::new(isles_sql::system::Functions::new(Arc::new(facts)))
-    }
-
-    /// Gives the session a tenant that it cannot change: its role is fixed to it.
-    pub fn fix_tenant(&mut self, tenant: &str) -> Result<()> {
-        self.settings.set(settings::TENANT, tenant, false)?;
-        self.settings.settle_startup();
-        self.tenant_is_fixed = true;
-        Ok(())
     }
 
     /// The number that `pg_backend_pid()` gives.

@@ -90,6 +90,8 @@ pub struct Prepared {
     /// Where those columns come from; empty where nothing is known of any.
     pub origins: Vec<Origin>,
     pub(crate) compiled: Compiled,
+    /// A table in it that is not for one tenant to use this way.
+    pub(crate) beyond_tenant: Option<String>,
     /// What it was planned for.
     pub(crate) edition: Edition,
     pub(crate) setting_key: Arc<str>,
@@ -204,6 +206,11 @@ fn compile(
         default_buckets: DEFAULT_BUCKETS,
     };
     let bound = bind::bind(&parsed, &context, params)?;
+    let beyond_tenant = match &bound.statement {
+        BoundStatement::Rows(statement) => super::rights::beyond_tenant(statement),
+        BoundStatement::Explain(explain) => super::rights::beyond_tenant(&explain.statement),
+        BoundStatement::Other(_) | BoundStatement::Empty => None,
+    };
     let (compiled, fields) = match bound.statement {
         BoundStatement::Rows(statement) if let Some(targets) = super::configure::targets(&statement)? => {
             (Compiled::Configure(targets), fields_of(&statement))
@@ -227,6 +234,7 @@ fn compile(
         fields: fields.map(Fields::from),
         origins: bound.origins,
         compiled,
+        beyond_tenant,
         edition: planned.edition,
         setting_key: meaning.plan_key.clone(),
     })

@@ -32,7 +32,7 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
 pub(crate) const SERVER_VERSION: &str = "15.12";
 pub(crate) const SERVER_VERSION_NUM: &str = "150012";
 
-pub(crate) const TENANT: &str = "isles.tenant";
+pub(crate) use crate::roles::{TENANT, TENANT_LOCKED};
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
 /// The kind of tables that are made without one.
 pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
@@ -116,6 +116,7 @@ const KNOWN: &[Known] = &[
     known(DEFAULT_KIND, Kind::Word(&["hash", "tenant"]), "hash"),
     known(NULL_TENANT, Kind::Bool, "off"),
     known(TENANT, Kind::Tenant, ""),
+    known(TENANT_LOCKED, Kind::Fixed, "off"),
     known("jit", Kind::Bool, "off"),
     known("lc_collate", Kind::Fixed, "C"),
     known("lc_ctype", Kind::Fixed, "C"),
@@ -359,6 +360,13 @@ impl Settings {
             defaults: values,
             reported: (BTreeMap::new(), None),
         }
+    }
+
+    /// What the session's role is.
+    pub(crate) fn describe_role(&mut self, admin: bool, locked: bool) {
+        let word = |on: bool| Some(if on { "on" } else { "off" }.to_string());
+        self.put("is_superuser", word(admin), false);
+        self.put(TENANT_LOCKED, word(locked), false);
     }
 
     /// Takes what the client said when it connected as what a reset goes back to.

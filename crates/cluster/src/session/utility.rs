@@ -13,7 +13,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
 use isles_sql::bind::ddl::DdlChange;
-use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, RoleStatement, SetScope, SetValue, ShowIsles, Utility};
+use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, SetScope, SetValue, ShowIsles, Utility};
 use isles_sql::tree::Field;
 use isles_sql::types::{INT8, Oid, Type};
 use std::sync::Arc;
@@ -130,6 +130,7 @@ impl Session {
     pub(super) fn check_setting(&self, name: &str, value: &str) -> Result<()> {
         let name = name.to_ascii_lowercase();
         match name.as_str() {
+            TENANT if self.tenant_is_fixed && self.settings.show(TENANT).as_deref() == Some(value) => Ok(()),
             TENANT | NULL_TENANT if self.tenant_is_fixed => {
                 Err(SqlError::new("42501", "permission denied to change the tenant of this role"))
             }
@@ -525,10 +526,6 @@ impl Session {
         first.and_then(|row| row.into_iter().next()).ok_or_else(|| SqlError::new("XX000", "an expression has no value"))
     }
 
-    async fn role(&mut self, role: &RoleStatement) -> Result<()> {
-        let _ = role;
-        Err(SqlError::unsupported("roles are not managed by SQL").with_hint("use the command line"))
-    }
 }
 
 fn isolation_of(value: &str) -> Option<isles_sql::bind::utility::IsolationLevel> {

@@ -1,6 +1,7 @@
 //! A client that appends to lists and reads them, and remembers what it was told.
 
 use isles_cluster::database::Database;
+use isles_cluster::roles::Role;
 use isles_cluster::session::{Answer, Login, Session};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
@@ -54,7 +55,7 @@ pub(crate) enum Looks {
 }
 
 pub(crate) fn session(database: &Arc<Database>) -> Result<Session, SqlError> {
-    database.session(Login { user: "isles".into(), database: "isles".into(), settings: Vec::new() })
+    database.session(Login { user: "isles".into(), database: "isles".into(), settings: Vec::new(), role: Role { admin: true, ..Role::default() } })
 }
 
 /// Runs one statement and gathers its rows.

@@ -1,6 +1,7 @@
 //! A database in a temporary folder, and clients that speak SQL to it.
 
 use isles_cluster::database::{Config, Database};
+use isles_cluster::roles::Role;
 use isles_cluster::session::{Answer, Login, Session, Status};
 use isles_engine::env::{Env, TokioEnv};
 use isles_kernel::error::SqlError;
@@ -32,7 +33,7 @@ impl Db {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let login = Login { user: "alice".into(), database: "isles".into(), settings: Vec::new() };
+        let login = Login { user: "alice".into(), database: "isles".into(), settings: Vec::new(), role: Role { admin: true, ..Role::default() } };
         Client { session: self.database.session(login).expect("a session") }
     }
 

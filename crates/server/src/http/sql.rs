@@ -97,7 +97,7 @@ async fn begin(
         .map_err(|fault| SqlError::new("22023", format!("the request's body is not what it should be: {fault}")))?;
     let settings = settings(headers)?;
     let database = crate::serve::FIRST_ROLE.to_owned();
-    let session = door.backend.session(Login { user, database, settings }, role.tenant)?;
+    let session = door.backend.session(Login { user, database, settings, role })?;
     let shape = match accepts_lines(headers) {
         true => Shape::Lines,
         false => Shape::Whole,

@@ -279,8 +279,8 @@ impl PgDoor {
     }
 
     fn begin(&self, startup: Startup, role: Role) -> Result<(Session, Registration), SqlError> {
-        let login = Login { user: startup.user, database: startup.database, settings: startup.settings };
-        let session = self.backend.session(login, role.tenant)?;
+        let login = Login { user: startup.user, database: startup.database, settings: startup.settings, role };
+        let session = self.backend.session(login)?;
         let cancel = self.cancels.enter(session.pid(), startup.key_length)?;
         Ok((session, cancel))
     }

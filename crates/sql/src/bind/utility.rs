@@ -236,6 +236,11 @@ pub enum RoleStatement {
         name: String,
         options: RoleOptions,
     },
+    /// `ALTER ROLE … SET`: what its sessions begin with.
+    Configure {
+        name: String,
+        setting: RoleSetting,
+    },
     Drop {
         names: Vec<String>,
         if_exists: bool,
@@ -248,6 +253,14 @@ pub enum RoleStatement {
         roles: Vec<String>,
         members: Vec<String>,
     },
+}
+
+/// A change of what a role's sessions begin with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RoleSetting {
+    Set(String, String),
+    Reset(String),
+    ResetAll,
 }
 
 /// What was said of a role; None where nothing was.
@@ -343,7 +356,7 @@ impl RoleStatement {
     fn command_tag(&self) -> &'static str {
         match self {
             RoleStatement::Create { .. } => "CREATE ROLE",
-            RoleStatement::Alter { .. } => "ALTER ROLE",
+            RoleStatement::Alter { .. } | RoleStatement::Configure { .. } => "ALTER ROLE",
             RoleStatement::Drop { .. } => "DROP ROLE",
             RoleStatement::Grant(rights) if rights.grant => "GRANT",
             RoleStatement::Grant(_) => "REVOKE",
@@ -374,6 +387,7 @@ pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> 
         Node::CheckPointStmt(_) => Ok(Utility::Checkpoint),
         Node::CreateRoleStmt(statement) => roles::create(statement),
         Node::AlterRoleStmt(statement) => roles::alter(statement),
+        Node::AlterRoleSetStmt(statement) => roles::configure(statement),
         Node::DropRoleStmt(statement) => roles::drop(statement),
         Node::GrantStmt(statement) => roles::grant(statement),
         Node::GrantRoleStmt(statement) => roles::membership(statement),
@@ -408,7 +422,6 @@ fn refused(node: Node<'_>) -> SqlError {
         Node::CreatedbStmt(_) => "CREATE DATABASE",
         Node::DropdbStmt(_) => "DROP DATABASE",
         Node::AlterDatabaseStmt(_) | Node::AlterDatabaseSetStmt(_) => "ALTER DATABASE",
-        Node::AlterRoleSetStmt(_) => "ALTER ROLE … SET",
         Node::AlterOwnerStmt(_) => "ALTER … OWNER TO",
         Node::AlterObjectSchemaStmt(_) => "ALTER … SET SCHEMA",
         Node::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",

@@ -1,6 +1,8 @@
 //! Roles and rights.
 
-use super::{GrantObject, GrantRights, PasswordOption, RoleOptions, RoleStatement, Utility};
+use super::{
+    GrantObject, GrantRights, PasswordOption, RoleOptions, RoleSetting, RoleStatement, SetValue, Utility, session,
+};
 use isles_kernel::error::SqlError;
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::{self, DefElem};
@@ -31,6 +33,21 @@ pub(super) fn alter(statement: &nodes::AlterRoleStmt) -> Result<Utility> {
     let mut options = RoleOptions::default();
     statement.options().iter().try_for_each(|option| take(&mut options, option))?;
     Ok(Utility::Role(RoleStatement::Alter { name: role_name(role)?, options }))
+}
+
+pub(super) fn configure(statement: &nodes::AlterRoleSetStmt) -> Result<Utility> {
+    let Some(role) = statement.role() else { return Err(SqlError::unsupported("ALTER ROLE ALL is not supported")) };
+    if statement.database().is_some() {
+        return Err(SqlError::unsupported("ALTER ROLE … IN DATABASE is not supported"));
+    }
+    let Some(set) = statement.setstmt() else { return Err(SqlError::new("42601", "a setting is missing")) };
+    let setting = match session::set(set)? {
+        Utility::Set { name, value: SetValue::Text(value), .. } => RoleSetting::Set(name, value),
+        Utility::Set { name, value: SetValue::Default, .. } | Utility::Reset { name } => RoleSetting::Reset(name),
+        Utility::ResetAll => RoleSetting::ResetAll,
+        _ => return Err(SqlError::unsupported("this setting of a role is not supported")),
+    };
+    Ok(Utility::Role(RoleStatement::Configure { name: role_name(role)?, setting }))
 }
 
 fn take(options: &mut RoleOptions, option: &DefElem) -> Result<()> {

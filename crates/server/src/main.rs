@@ -5,9 +5,6 @@
 //!
 //! Exit codes: 0 done, 1 the thing that was checked is wrong, 2 the command could not be carried out.
 
-// A conversation is one future, from the socket down to the shard: deeper than the compiler's default.
-#![recursion_limit = "256"]
-
 mod cli;
 
 mod config;

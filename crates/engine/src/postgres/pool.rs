@@ -27,7 +27,7 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::text::TextHash;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Either, select};
+use futures::future::{BoxFuture, Either, join, select};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
@@ -326,11 +326,8 @@ async fn reset(session: &Session, ended: Ended, foreign: bool) -> std::result::R
 /// from it, so what runs is cancelled, too: otherwise its locks would outlive the caller's interest in them.
 async fn give_up(env: &dyn Env, session: Box<Session>) {
     let token = session.cancel_token();
-    let farewell = async {
-        let _ = token.cancel_query(NoTls).await;
-        session.close().await;
-    };
-    within_limit(env, farewell).await;
+    // Side by side: what the session holds goes when it closes, and no request to cancel should hold that up.
+    within_limit(env, join(token.cancel_query(NoTls), session.close())).await;
 }
 
 impl Drop for Conn {

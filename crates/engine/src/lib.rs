@@ -6,6 +6,7 @@
 //!   * [`fence`]     which units a shard serves, and from which routing version on
 //!   * [`shard`]     the trait
 //!   * `rows`        checks of rows that come from elsewhere
+//!   * `text`        texts of statements as keys
 //!   * [`digest`]    summaries of rows that agree across engines
 //!   * [`sqlite`]    a shard that is a SQLite file
 //!   * [`postgres`]  a shard that is a PostgreSQL database
@@ -18,3 +19,4 @@ pub mod postgres;
 mod rows;
 pub mod shard;
 pub mod sqlite;
+mod text;

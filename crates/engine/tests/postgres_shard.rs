@@ -519,6 +519,17 @@ async fn making_a_unit_read_only_does_not_wait_for_its_readers() {
     assert!(matches!(shard.begin(Begin::new(claim(1, 3), Access::Read)).await, Err(ShardError::Moved { .. })));
 }
 
+/// A read that looks at the fences itself fails in a way that a client's own text can imitate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_that_pretends_to_be_refused_gets_its_own_error() {
+    let (shard, _) = new_shard().await;
+    let pretends = select("SELECT 'isles: refused by a fence'::text::boolean", &[DataType::Bool]).composed();
+    let error = shard.execute(Request::read(claim(1, 3), pretends.clone())).await.expect_err("not a boolean");
+    assert_eq!(error.for_people().sqlstate, "22P02");
+    shard.set_fences(vec![buckets(2, FenceMode::Closed)], Duration::from_secs(5)).await.expect("nobody is inside");
+    assert!(matches!(shard.execute(Request::read(claim(1, 3), pretends)).await, Err(ShardError::Moved { .. })));
+}
+
 /// I-30, planted bug 12. Writers with long and short transactions and rollbacks; readers with pages of any size.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_the_log_never_skip_a_commit() {
@@ -1411,6 +1422,8 @@ async fn the_fence_in_sql_is_the_fence_of_the_table() {
             let statements = vec![sql("SELECT 1", vec![])];
             let request = Request { claim: claim.clone(), access, statements, limits: Limits::default() };
             assert_eq!(shard.execute(request).await.map(drop), table.check(&claim, access), "{claim:?} {access:?}");
+            let alone = Request::read(claim.clone(), select("SELECT 1", &[DataType::Int4]).composed());
+            assert_eq!(shard.execute(alone).await.map(drop), table.check(&claim, Access::Read), "{claim:?} alone");
         }
     }
 }

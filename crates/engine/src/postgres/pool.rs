@@ -22,10 +22,12 @@
 
 use super::fault;
 use super::fence::Shape;
-use super::session::{ByText, MAX_PREPARED, Session};
+use super::session::{MAX_PREPARED, Session};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use futures::future::{Either, select};
+use crate::text::TextHash;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, join, select};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
@@ -64,7 +66,7 @@ pub(super) enum Ended {
     Open,
 }
 
-type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>, ByText>;
+type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>, TextHash>;
 
 /// Boxed, since a session is large and moves with every loan.
 type Idle = Mutex<Vec<Box<Session>>>;
@@ -133,7 +135,7 @@ impl Connections {
         };
         let session = match self.rested() {
             Some(session) => session,
-            None => Box::new(self.connect().await?),
+            None => self.connect().await?,
         };
         Ok(Conn {
             session: Some(session),
@@ -144,9 +146,14 @@ impl Connections {
         })
     }
 
-    async fn connect(&self) -> Result<Session> {
-        let session = Session::connect(&self.config, self.schema.clone()).await;
-        session.map_err(|error| fault::connecting(error, &self.config))
+    /// Boxed: it is rare, and large, and would be a part of every request's future.
+    fn connect(&self) -> BoxFuture<'_, Result<Box<Session>>> {
+        let session = Session::connect(&self.config, self.schema.clone());
+        let connected = session.map(|session| match session {
+            Ok(session) => Ok(Box::new(session)),
+            Err(error) => Err(fault::connecting(error, &self.config)),
+        });
+        connected.boxed()
     }
 
     /// A connection from the pool whose server is still there.
@@ -319,11 +326,8 @@ async fn reset(session: &Session, ended: Ended, foreign: bool) -> std::result::R
 /// from it, so what runs is cancelled, too: otherwise its locks would outlive the caller's interest in them.
 async fn give_up(env: &dyn Env, session: Box<Session>) {
     let token = session.cancel_token();
-    let farewell = async {
-        let _ = token.cancel_query(NoTls).await;
-        session.close().await;
-    };
-    within_limit(env, farewell).await;
+    // Side by side: what the session holds goes when it closes, and no request to cancel should hold that up.
+    within_limit(env, join(token.cancel_query(NoTls), session.close())).await;
 }
 
 impl Drop for Conn {

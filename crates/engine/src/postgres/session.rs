@@ -14,11 +14,11 @@
 //! it reads something for another, the task is woken to look again. Two tasks must not wait on one session: only the
 //! one that polled last would be woken.
 
+use crate::text::TextHash;
 use futures::StreamExt;
 use futures::task::noop_waker_ref;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{BorrowToSql, ToSql, Type};
 use tokio_postgres::{CancelToken, Client, Config, Connection, Error, NoTls, Row, Socket, Statement, ToStatement};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Prepared statements of one session; beyond it the server's memory is worth more than the round trip.
 pub(super) const MAX_PREPARED: usize = 500;
@@ -51,23 +50,7 @@ type Link = Connection<Socket, NoTlsStream>;
 #[derive(Default)]
 struct Prepared {
     schema: u64,
-    statements: HashMap<Box<str>, Statement, ByText>,
-}
-
-/// For maps by text, of bounded size: a statement's text is long, and is looked up with every request.
-pub(super) type ByText = BuildHasherDefault<TextHasher>;
-
-#[derive(Default)]
-pub(super) struct TextHasher(u64);
-
-impl Hasher for TextHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    statements: HashMap<Box<str>, Statement, TextHash>,
 }
 
 /// Set when the link has something for a request, in place of waking its task: that task is just polling the link.

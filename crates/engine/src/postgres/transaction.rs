@@ -18,7 +18,7 @@
 
 use super::ddl::quote;
 use super::fault;
-use super::fence::{ENTER, Entry};
+use super::fence::{self, ENTER, Entry};
 use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
@@ -176,7 +176,14 @@ async fn read_alone(
     let sql = connections.fenced(&statement.sql, entry.shape(), || {
         format!("SELECT q.* FROM ({}) AS q WHERE {}", statement.sql, entry.condition(statement.params.len()))
     });
-    let answer = read_fenced(&conn, &sql, statement, entry, limits).await;
+    let mut answer = read_fenced(&conn, &sql, statement, entry, limits).await;
+    if matches!(&answer, Err(error) if fence::says_refused(error)) {
+        // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
+        answer = match entry.look(&conn).await {
+            Ok(_) => read_fenced(&conn, &sql, statement, entry, limits).await,
+            Err(refusal) => Err(refusal),
+        };
+    }
     match &answer {
         Err(ShardError::Unavailable(_)) => {}
         Err(error) => {

@@ -18,6 +18,7 @@ use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
+use crate::text::TextHash;
 use isles_kernel::interval::Interval;
 use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Numeric, Value};
@@ -142,26 +143,6 @@ impl Drop for Prepared {
 struct Cached {
     statement: Prepared,
     last_used: u64,
-}
-
-/// Hashes statement texts. They are our own router's, so nobody chooses them to collide, and std's hash would cost
-/// more than the lookup is worth.
-type TextHash = std::hash::BuildHasherDefault<TextHasher>;
-
-#[derive(Default)]
-struct TextHasher(u64);
-
-impl std::hash::Hasher for TextHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
-    }
-
-    /// The end of a text; there is only one.
-    fn write_u8(&mut self, _: u8) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// A result that is read piecemeal. It owns its parameters, which SQLite reads in place.

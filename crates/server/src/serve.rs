@@ -175,7 +175,10 @@ async fn first_role(backend: &Backend, data: &Path, given: Option<String>) -> Re
         (Some(role), Some(given)) if !role.verifier()?.accepts(&given) => given,
         (Some(_), _) => return Ok(read_password(&path)),
     };
-    let role = Role { settings: existing.map(|role| role.settings).unwrap_or_default(), ..Role::admin(&Verifier::of(&password)?) };
+    let role = Role {
+        settings: existing.map(|role| role.settings).unwrap_or_default(),
+        ..Role::admin(&Verifier::of(&password)?)
+    };
     // The file is written first: a role whose password nobody knows is of no use.
     write_private(&path, &password)?;
     roles::put(catalog.as_ref(), FIRST_ROLE, &role).await?;

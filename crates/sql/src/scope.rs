@@ -5,7 +5,7 @@
 //!     … a FULL JOIN notes n ON c     ──►  … a FULL JOIN (SELECT … FROM notes WHERE _tenant = ⟨tenant⟩) n ON c
 //!
 //! Invariants:
-//!   * I-20 Every use of a tenant table in every fragment of a plan carries the predicate, in a place where no row of
+//!   * I-41 Every use of a tenant table in every fragment of a plan carries the predicate, in a place where no row of
 //!     another tenant comes through. [`scope`] puts it there, and [`prove`], which shares no code with it, looks at
 //!     the finished fragments and refuses the statement where it is missing.
 //!

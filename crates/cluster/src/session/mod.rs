@@ -30,10 +30,10 @@ mod copy;
 mod cursor;
 pub(crate) mod known;
 pub(crate) mod plans;
-pub(crate) mod settings;
-pub(crate) mod statements;
 pub mod rights;
 mod roles;
+pub(crate) mod settings;
+pub(crate) mod statements;
 mod transact;
 mod utility;
 

@@ -525,7 +525,6 @@ impl Session {
         let first = rows.next(1).await?.and_then(|rows| rows.into_iter().next());
         first.and_then(|row| row.into_iter().next()).ok_or_else(|| SqlError::new("XX000", "an expression has no value"))
     }
-
 }
 
 fn isolation_of(value: &str) -> Option<isles_sql::bind::utility::IsolationLevel> {

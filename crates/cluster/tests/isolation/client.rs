@@ -55,7 +55,12 @@ pub(crate) enum Looks {
 }
 
 pub(crate) fn session(database: &Arc<Database>) -> Result<Session, SqlError> {
-    database.session(Login { user: "isles".into(), database: "isles".into(), settings: Vec::new(), role: Role { admin: true, ..Role::default() } })
+    database.session(Login {
+        user: "isles".into(),
+        database: "isles".into(),
+        settings: Vec::new(),
+        role: Role { admin: true, ..Role::default() },
+    })
 }
 
 /// Runs one statement and gathers its rows.

@@ -33,7 +33,12 @@ impl Db {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let login = Login { user: "alice".into(), database: "isles".into(), settings: Vec::new(), role: Role { admin: true, ..Role::default() } };
+        let login = Login {
+            user: "alice".into(),
+            database: "isles".into(),
+            settings: Vec::new(),
+            role: Role { admin: true, ..Role::default() },
+        };
         Client { session: self.database.session(login).expect("a session") }
     }
 

@@ -8,4 +8,5 @@ mod harness;
 mod http;
 mod process;
 mod protocol;
+mod roles;
 mod statements;

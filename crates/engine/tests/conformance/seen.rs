@@ -1,12 +1,13 @@
 //! What a shard shows: its rows page by page, its change log as lines of text, and a model that replays the log.
 
 use crate::given::Db;
-use isles_engine::shard::{KeyRange, Snapshot, StoredRow};
+use isles_engine::shard::{Engine, KeyRange, Snapshot, StoredRow};
 use isles_kernel::change::{Change, Op};
 use isles_kernel::names::Seq;
 use isles_kernel::schema::{Table, Unit};
 use isles_kernel::value::{Encoder, Value};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// All rows of a range, read in pages whose sizes `page` tells.
 pub(crate) async fn all_rows(
@@ -81,21 +82,34 @@ fn shown(row: &[Value]) -> String {
 
 /// Checks the log after `after`, line by line, and that each change names the key of its row.
 pub(crate) async fn check_log(db: &Db, after: Seq, expected: &[&str]) {
-    assert_eq!(checked_lines(db, after).await, expected);
+    assert_eq!(awaited_lines(db, after, expected.len()).await, expected);
 }
 
 /// As [`check_log`] for one statement's changes of many rows, whose order is the engine's.
 pub(crate) async fn check_log_unordered(db: &Db, after: Seq, expected: &[&str]) {
-    let mut lines = checked_lines(db, after).await;
+    let mut lines = awaited_lines(db, after, expected.len()).await;
     let mut expected: Vec<String> = expected.iter().map(|line| line.to_string()).collect();
     lines.sort();
     expected.sort();
     assert_eq!(lines, expected);
 }
 
-async fn checked_lines(db: &Db, after: Seq) -> Vec<String> {
+/// What the log has, once there is as much as that: on PostgreSQL the log goes no further than the oldest who may
+/// still write to it, and one whose statement has failed is a moment longer at it.
+pub(crate) async fn awaited_changes(db: &Db, after: Seq, count: usize) -> Vec<Change> {
+    let patience = Instant::now() + Duration::from_secs(20);
+    loop {
+        let changes = db.log_after(after).await;
+        if changes.len() >= count || db.engine() == Engine::Sqlite || Instant::now() > patience {
+            return changes;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn awaited_lines(db: &Db, after: Seq, count: usize) -> Vec<String> {
     let schema = db.schema().await.expect("a schema");
-    let changes = db.log_after(after).await;
+    let changes = awaited_changes(db, after, count).await;
     for change in &changes {
         let image = change.after.as_ref().or(change.before.as_ref()).expect("a change has an image");
         let table = schema.table(&change.table).expect("the table is there");

@@ -102,6 +102,7 @@ async fn a_session_begins_with_its_role_s_settings() {
     assert_eq!(texts(&again, "SHOW isles.tenant").await, [""]);
 }
 
+/// I-41
 #[tokio::test]
 async fn a_locked_role_has_its_tenant_and_nothing_else() {
     let server = Server::start(&[]);

@@ -132,7 +132,7 @@ async fn check(setup: Setup, list: &str) {
     let plain = plain().await;
     let server = Server::start(setup).await;
     let url = format!("{}?{OPTIONS}", server.url());
-    connect(&server.url()).await.batch_execute(SCHEMAS).await.expect("schemas");
+    connect(server.url()).await.batch_execute(SCHEMAS).await.expect("schemas");
     let passed = tokio::task::spawn_blocking(move || suite(&url, WHAT_ISLES_HAS)).await.expect("the suite");
     let missing: BTreeSet<String> = plain.difference(&passed).cloned().collect();
     println!("{} of {} tests that PostgreSQL passes", plain.len() - missing.len(), plain.len());

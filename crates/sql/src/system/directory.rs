@@ -165,8 +165,8 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn of(schema: &Schema) -> Directory {
-        let mut directory = Directory::default();
-        directory.namespaces = SCHEMAS.iter().map(|(oid, name)| (*oid, (*name).into())).collect();
+        let namespaces = SCHEMAS.iter().map(|(oid, name)| (*oid, (*name).into())).collect();
+        let mut directory = Directory { namespaces, ..Directory::default() };
         for name in &schema.namespaces {
             let oid = directory.number("namespace", name);
             directory.namespaces.push((oid, name.clone()));

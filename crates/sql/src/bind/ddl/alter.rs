@@ -89,7 +89,7 @@ fn drop_column(draft: &mut Draft<'_>, name: &str, column: &str, command: &AlterT
     let table = draft.table(name)?.clone();
     if !table.visible_columns().iter().any(|other| other.name == column) {
         if command.missing_ok {
-            draft.notice(format!("column \"{column}\" of relation \"{}\" does not exist, skipping", plain_name(&name)));
+            draft.notice(format!("column \"{column}\" of relation \"{}\" does not exist, skipping", plain_name(name)));
             return Ok(());
         }
         return Err(super::draft::no_column(name, column));

@@ -28,6 +28,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Rows of an export page: few enough for one HTTP answer.
 pub const EXPORT_ROWS: RangeInclusive<usize> = 1..=500;
@@ -95,15 +96,32 @@ pub struct Outcome {
 
 /// Cancels the request that carries a clone of it.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(Arc<Cancelled>);
+
+#[derive(Debug, Default)]
+struct Cancelled {
+    said: AtomicBool,
+    waiting: Notify,
+}
 
 impl CancelToken {
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.said.store(true, Ordering::SeqCst);
+        self.0.waiting.notify_waiters();
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.said.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it is cancelled, for ever if it never is.
+    pub async fn cancelled(&self) {
+        let mut told = std::pin::pin!(self.0.waiting.notified());
+        // In line first, and then a look: who cancels in between has told us.
+        told.as_mut().enable();
+        if !self.is_cancelled() {
+            told.await;
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use isles_engine::shard::{CancelToken, Limits};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,6 @@ pub(crate) const MAX_BYTES: usize = 256 << 20;
 /// The longest that a statement may take when the client has set no limit: longer work is a mistake or a batch job, which
 /// can say so.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(300);
-/// How often a waiting statement looks whether it has been cancelled.
-const TICK: Duration = Duration::from_millis(15);
 
 /// Rows of a result that is gathered although it could be streamed: a few batches to the client.
 pub(crate) const GATHERED_ROWS: usize = 10_000;
@@ -83,13 +82,12 @@ impl Bounds {
 
     /// Waits for `work` until the statement's time is up or it is cancelled.
     pub(crate) async fn wait<T>(&self, env: &dyn Env, work: impl Future<Output = T>) -> Result<T, SqlError> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            let left = self.deadline.saturating_sub(env.elapsed()).min(TICK);
-            match select(work.as_mut(), env.sleep(left)).await {
-                Either::Left((value, _)) => return Ok(value),
-                Either::Right(_) => self.check(env)?,
-            }
+        let left = self.deadline.saturating_sub(env.elapsed());
+        let (work, cancel) = (pin!(work), pin!(self.cancel.cancelled()));
+        match select(work, select(cancel, env.sleep(left))).await {
+            Either::Left((value, _)) => Ok(value),
+            Either::Right((Either::Left(_), _)) => Err(cancelled()),
+            Either::Right((Either::Right(_), _)) => Err(timed_out()),
         }
     }
 }

@@ -38,6 +38,7 @@ use isles_kernel::names::{GroupName, PledgeId, ShardId};
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -45,8 +46,6 @@ use tokio_postgres::types::ToSql;
 
 /// Statements in flight at once. `join_all` polls so few in order, and in order is how they must be sent.
 const PIPELINE: usize = 30;
-/// How often a running request looks whether it has been cancelled.
-const TICK: Duration = Duration::from_millis(15);
 /// The server ends a statement by itself at the time limit; we wait a little longer for its answer.
 const GRACE: Duration = Duration::from_millis(500);
 /// A statement we have cancelled answers within this, or the connection is given up.
@@ -116,19 +115,17 @@ pub(super) async fn bounded<T>(
     time: Duration,
     work: impl Future<Output = Result<T>> + Unpin,
 ) -> Result<Result<T>> {
-    let deadline = env.elapsed() + time;
-    let (mut work, mut left) = (work, time);
-    loop {
-        if limits.cancel.is_cancelled() {
-            return Err(ShardError::Cancelled);
-        }
-        if left.is_zero() {
-            return Err(ShardError::TimedOut);
-        }
-        match select(&mut work, env.sleep(left.min(TICK))).await {
-            Either::Left((result, _)) => return Ok(result),
-            Either::Right(_) => left = deadline.saturating_sub(env.elapsed()),
-        }
+    if limits.cancel.is_cancelled() {
+        return Err(ShardError::Cancelled);
+    }
+    if time.is_zero() {
+        return Err(ShardError::TimedOut);
+    }
+    let cancelled = pin!(limits.cancel.cancelled());
+    match select(work, select(cancelled, env.sleep(time))).await {
+        Either::Left((result, _)) => Ok(result),
+        Either::Right((Either::Left(_), _)) => Err(ShardError::Cancelled),
+        Either::Right((Either::Right(_), _)) => Err(ShardError::TimedOut),
     }
 }
 

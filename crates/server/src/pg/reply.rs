@@ -267,7 +267,7 @@ mod tests {
         let text = String::from_utf8_lossy(&replies.buffer()[5..]).replace('\0', "|");
         assert_eq!(
             text,
-            "SERROR|VERROR|C23505|Mduplicate\u{fffd}key|DKey exists.|HDo not.|WCOPY t, line 1|tt|cc|nt_pkey|spublic|P7||"
+            "SERROR|VERROR|C23505|Mduplicate\u{fffd}key|DKey exists.|HDo not.|WCOPY t, line 1|cc|nt_pkey|spublic|tt|P7||"
         );
     }
 

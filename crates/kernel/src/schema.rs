@@ -552,6 +552,13 @@ pub struct View {
     pub path: Option<Vec<String>>,
 }
 
+impl View {
+    /// Where its query's names are looked up.
+    pub fn search_path(&self) -> Vec<String> {
+        self.path.clone().unwrap_or_else(|| vec![PUBLIC.into()])
+    }
+}
+
 /// A source of numbers, unique over all shards. Its position is in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sequence {

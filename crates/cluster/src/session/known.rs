@@ -54,9 +54,7 @@ impl StatementKnowledge {
     }
 
     fn schemas(&self) -> Vec<String> {
-        let system = ["pg_catalog", "information_schema"];
-        let there = |name: &&String| self.schema.schema.has_namespace(name) || system.contains(&name.as_str());
-        self.meaning.search_path.iter().filter(there).cloned().collect()
+        system::existing(&self.schema.schema, &self.meaning.search_path)
     }
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {

@@ -10,7 +10,7 @@ use crate::tree::{
 use crate::types::{self, Oid, Type};
 use crate::{builtins, system};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{HIDDEN_KEY_COLUMN, PUBLIC, Sequence, Table, plain_name, relation_name, relation_parts};
+use isles_kernel::schema::{HIDDEN_KEY_COLUMN, Sequence, Table, plain_name, relation_name, relation_parts};
 use pg_raw_parse::Node;
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::nodes::{self, JoinType};
@@ -42,11 +42,6 @@ fn relation_of(table: &Table) -> Relation {
         columns: table.visible_columns().iter().map(column).collect(),
         source: RelationSource::User(Arc::new(table.clone())),
     }
-}
-
-/// Where names are looked up in texts that were made with no other path.
-fn public_path() -> Arc<[String]> {
-    Arc::from([PUBLIC.to_string()])
 }
 
 pub(super) fn fields_of(relation: &Relation) -> Vec<Field> {
@@ -265,7 +260,7 @@ impl Binder<'_> {
         let text = std::mem::replace(&mut self.text, parsed.text().clone());
         let scopes = std::mem::take(&mut self.scopes);
         let ctes = std::mem::take(&mut self.ctes);
-        let path = std::mem::replace(&mut self.path, view.path.clone().map_or_else(public_path, Arc::from));
+        let path = std::mem::replace(&mut self.path, view.search_path().into());
         self.views += 1;
         let query = self.placed(Place::None, |binder| binder.query(select));
         self.views -= 1;

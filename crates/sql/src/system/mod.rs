@@ -41,6 +41,12 @@ pub fn relation(schema: &str, name: &str) -> Option<Arc<Relation>> {
     data::definition(schema, name).map(|definition| definition.relation.clone())
 }
 
+/// The schemas of a path that are there: those of the system, and the user's.
+pub fn existing(schema: &Schema, path: &[String]) -> Vec<String> {
+    let there = |name: &&String| schema.has_namespace(name) || names::schema_oid(name).is_some();
+    path.iter().filter(there).cloned().collect()
+}
+
 /// All of them.
 pub fn relations() -> impl Iterator<Item = Arc<Relation>> {
     data::definitions().iter().map(|definition| definition.relation.clone())

@@ -165,9 +165,8 @@ impl<'a> Draft<'a> {
 
     /// Views whose queries can no longer be bound, or have other columns than they had.
     pub(super) fn broken_views(&self) -> Vec<&View> {
-        let public = [PUBLIC.to_string()];
-        let path = |view: &View| view.path.clone().unwrap_or_else(|| public.to_vec());
-        let works = |view: &View| match self.expressions().query_columns(&self.schema, &path(view), &view.sql) {
+        let columns = |view: &View| self.expressions().query_columns(&self.schema, &view.search_path(), &view.sql);
+        let works = |view: &View| match columns(view) {
             Ok(columns) => {
                 columns.len() == view.columns.len()
                     && columns

@@ -3,15 +3,13 @@
 use super::draft::{Draft, RelationKind};
 use super::text::statement_text;
 use super::{Result, refuse_temporary};
+use crate::system;
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{CommentOn, PUBLIC, SchemaChange, SqlType, View, plain_name};
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::ViewStmt;
 use pg_raw_parse::raw::ViewCheckOption;
-
-/// Those that are no namespaces of the user's, and may stand in a path.
-const SYSTEM_SCHEMAS: [&str; 2] = ["pg_catalog", "information_schema"];
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &ViewStmt) -> Result<()> {
     refuse_temporary(statement.view())?;
@@ -21,9 +19,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &ViewStmt) -> Result<()> 
     let name = draft.new_name(statement.view())?;
     let sql = statement_text(statement.query())?;
     // Later its names mean what they mean now, whoever reads it, and in no schema that is made meanwhile.
-    let there = |name: &&String| draft.schema.has_namespace(name) || SYSTEM_SCHEMAS.contains(&name.as_str());
-    let path: Vec<String> = draft.context.search_path.iter().filter(there).cloned().collect();
-    let path = Some(path).filter(|path| *path != [PUBLIC]);
+    let path = Some(system::existing(&draft.schema, draft.context.search_path)).filter(|path| *path != [PUBLIC]);
     let view = View { columns: columns(draft, statement, &sql)?, name: name.clone(), sql, path };
     match draft.kind_of(&name) {
         Some(RelationKind::View) if statement.replace => replace(draft, view),

@@ -143,10 +143,32 @@ impl Default for Limits {
     }
 }
 
+/// Whose rows of tenant tables a request reads and writes. The shard keeps to it by itself, whatever the statements
+/// say: it is the second fence around a tenant, beside the predicates that planning puts into every statement.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ActsFor {
+    /// Nobody's: tenant tables are empty, and nothing is written to them.
+    #[default]
+    Nobody,
+    /// A tenant's, or the null tenant's.
+    Tenant(Option<TenantId>),
+}
+
+impl ActsFor {
+    /// As `_tenant` stores it.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            ActsFor::Nobody => None,
+            ActsFor::Tenant(tenant) => Some(tenant.as_ref().map_or("", TenantId::as_str)),
+        }
+    }
+}
+
 /// Statements that form one transaction, all known beforehand. Requests share their disk flush with others.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub claim: Claim,
+    pub acts_for: ActsFor,
     pub access: Access,
     pub statements: Vec<Statement>,
     pub limits: Limits,
@@ -154,11 +176,18 @@ pub struct Request {
 
 impl Request {
     pub fn read(claim: Claim, statement: Statement) -> Request {
-        Request { claim, access: Access::Read, statements: vec![statement], limits: Limits::default() }
+        let (acts_for, limits) = (ActsFor::default(), Limits::default());
+        Request { claim, acts_for, access: Access::Read, statements: vec![statement], limits }
     }
 
     pub fn write(claim: Claim, statements: Vec<Statement>) -> Request {
-        Request { claim, access: Access::Write, statements, limits: Limits::default() }
+        let (acts_for, limits) = (ActsFor::default(), Limits::default());
+        Request { claim, acts_for, access: Access::Write, statements, limits }
+    }
+
+    pub fn acting_for(mut self, acts_for: ActsFor) -> Request {
+        self.acts_for = acts_for;
+        self
     }
 }
 
@@ -179,6 +208,7 @@ pub struct StateNumber(pub u64);
 #[derive(Debug, Clone)]
 pub struct Begin {
     pub claim: Claim,
+    pub acts_for: ActsFor,
     pub access: Access,
     pub isolation: Isolation,
     pub limits: Limits,
@@ -189,7 +219,13 @@ pub struct Begin {
 
 impl Begin {
     pub fn new(claim: Claim, access: Access) -> Begin {
-        Begin { claim, access, isolation: Isolation::default(), limits: Limits::default(), since: None }
+        let (isolation, limits) = (Isolation::default(), Limits::default());
+        Begin { claim, acts_for: ActsFor::default(), access, isolation, limits, since: None }
+    }
+
+    pub fn acting_for(mut self, acts_for: ActsFor) -> Begin {
+        self.acts_for = acts_for;
+        self
     }
 }
 

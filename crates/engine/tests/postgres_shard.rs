@@ -1425,7 +1425,7 @@ async fn the_fence_in_sql_is_the_fence_of_the_table() {
             let claim = Claim { version: RoutingVersion(version.saturating_sub(next(12))), units };
             let access = if next(2) == 0 { Access::Read } else { Access::Write };
             let statements = vec![sql("SELECT 1", vec![])];
-            let request = Request { claim: claim.clone(), access, statements, limits: Limits::default() };
+            let request = Request { access, ..Request::write(claim.clone(), statements) };
             assert_eq!(shard.execute(request).await.map(drop), table.check(&claim, access), "{claim:?} {access:?}");
             let alone = Request::read(claim.clone(), select("SELECT 1", &[DataType::Int4]).composed());
             assert_eq!(shard.execute(alone).await.map(drop), table.check(&claim, Access::Read), "{claim:?} alone");

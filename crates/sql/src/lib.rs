@@ -17,6 +17,7 @@
 //!   * [`plan`]      what runs on which shards
 //!   * [`print`]     the bound tree in an engine's dialect
 //!   * [`explain`]   plans for people
+//!   * [`planted`]   bugs that tests plant
 
 pub mod bind;
 pub mod builtins;
@@ -25,6 +26,7 @@ pub mod eval;
 pub mod explain;
 pub mod parse;
 pub mod plan;
+pub mod planted;
 pub mod print;
 pub mod reach;
 pub mod route;

@@ -13,7 +13,7 @@ use crate::database::{Config, Database};
 use crate::execute::bounds::Bounds;
 use crate::execute::transaction::{Modes, Txn, Visit};
 use isles_engine::fence::{Access, Claim, Claimed};
-use isles_engine::shard::{CancelToken, Isolation, Request, Statement};
+use isles_engine::shard::{ActsFor, CancelToken, Isolation, Request, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
@@ -84,7 +84,7 @@ async fn change_schema(database: &Arc<Database>, changes: Vec<SchemaChange>) -> 
     let bounds = bounds(database);
     let guard = Arc::new(database.hold_schema_alone(&bounds).await?);
     let modes = Modes { isolation: Isolation::Serializable, read_only: false };
-    let mut txn = Txn::begin(database, modes, guard)?;
+    let mut txn = Txn::begin(database, modes, guard, ActsFor::Nobody)?;
     txn.change_schema(&Change { changes, restarts: Vec::new() }, &bounds).await?;
     txn.commit(&bounds).await
 }
@@ -92,7 +92,7 @@ async fn change_schema(database: &Arc<Database>, changes: Vec<SchemaChange>) -> 
 async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), SqlError> {
     let modes = Modes { isolation: Isolation::Serializable, read_only: false };
     let bounds = bounds(database);
-    let mut txn = Txn::begin(database, modes, Arc::new(database.hold_schema().await?))?;
+    let mut txn = Txn::begin(database, modes, Arc::new(database.hold_schema().await?), ActsFor::Nobody)?;
     let version = database.routing.current().version();
     let visit =
         |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: vec![Claimed::Shared] };

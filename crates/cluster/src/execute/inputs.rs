@@ -2,7 +2,7 @@
 
 use crate::session::settings::Tenant;
 use isles_engine::env::Env;
-use isles_engine::shard::{Engine, Statement};
+use isles_engine::shard::{ActsFor, Engine, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, ShardId};
 use isles_kernel::routing::RoutingPolicy;
@@ -90,6 +90,15 @@ pub(crate) fn tenant_value(tenant: &Tenant) -> Result<Value, SqlError> {
         Tenant::Unset => Err(tenant_unset()),
         Tenant::None => Ok(Value::Null),
         Tenant::Name(name) => Ok(Value::text(name.as_str())),
+    }
+}
+
+/// Whose rows a shard may show and change for a session.
+pub(crate) fn acts_for(tenant: &Tenant) -> ActsFor {
+    match tenant {
+        Tenant::Unset => ActsFor::Nobody,
+        Tenant::None => ActsFor::Tenant(None),
+        Tenant::Name(name) => ActsFor::Tenant(Some(name.clone())),
     }
 }
 

@@ -17,7 +17,7 @@
 
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
-use super::inputs::{Inputs, Known, dialect, tenant_value};
+use super::inputs::{Inputs, Known, acts_for, dialect, tenant_value};
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
@@ -27,7 +27,7 @@ use super::work::{Sent, rows_of};
 use crate::database::{Database, SchemaGuard};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
-use isles_engine::shard::{Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
+use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
 use isles_engine::sqlite::stage::Stage;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
@@ -98,10 +98,15 @@ impl<'a> Runner<'a> {
         Inputs { params: self.params, known: self.sources, env: &self.database.env }
     }
 
+    fn acts_for(&self) -> ActsFor {
+        acts_for(self.sources.tenant())
+    }
+
     /// Carries out a plan within a transaction or on its own.
     pub(crate) async fn run(&self, plan: &Plan, within: Within<'_>) -> Result<Output, SqlError> {
         match within {
             Within::Transaction(txn) => {
+                txn.check_tenant(&self.acts_for())?;
                 let policy = self.schema.routing(&self.database.routing);
                 // Boxed, here and below: the way of most statements, one request, stays a small future.
                 let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
@@ -139,7 +144,7 @@ impl<'a> Runner<'a> {
         }
         let read_only = matches!(plan, Plan::Query(query) if !query.locks);
         let isolation = if read_only { Isolation::RepeatableRead } else { Isolation::ReadCommitted };
-        let mut txn = Txn::begin(self.database, Modes { isolation, read_only }, self.schema.clone())?;
+        let mut txn = Txn::begin(self.database, Modes { isolation, read_only }, self.schema.clone(), self.acts_for())?;
         let output = Box::pin(self.run_plan(plan, &mut txn, policy)).await?;
         if read_only {
             txn.rollback().await;
@@ -156,7 +161,7 @@ impl<'a> Runner<'a> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
-        let mut txn = Txn::begin(self.database, modes, self.schema.clone())?;
+        let mut txn = Txn::begin(self.database, modes, self.schema.clone(), self.acts_for())?;
         txn.enter(&self.visits(&places, Access::Read, &policy), self.bounds).await?;
         let mut work = Vec::new();
         for shard in places.keys() {
@@ -217,7 +222,7 @@ impl<'a> Runner<'a> {
     /// An insert over several shards, on its own.
     async fn insert_over(&self, plan: &InsertPlan, work: Placed, policy: &RoutingPolicy) -> Result<Output, SqlError> {
         let modes = Modes { isolation: Isolation::ReadCommitted, read_only: false };
-        let mut txn = Txn::begin(self.database, modes, self.schema.clone())?;
+        let mut txn = Txn::begin(self.database, modes, self.schema.clone(), self.acts_for())?;
         let output = self.insert_placed(plan, work, &mut txn, policy).await?;
         txn.commit(self.bounds).await?;
         Ok(output)
@@ -243,7 +248,7 @@ impl<'a> Runner<'a> {
         };
         let claim = Claim { version: policy.version(), units: units.to_vec() };
         let limits = self.bounds.limits(&*self.database.env);
-        let request = Request { claim, access, statements, limits };
+        let request = Request { claim, acts_for: self.acts_for(), access, statements, limits };
         let open = open_shard(self.database, shard).await?;
         let sent = Sent::new(&request.statements, &*self.database.env);
         let answer = open.execute(request).await;

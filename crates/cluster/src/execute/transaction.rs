@@ -33,7 +33,7 @@ use crate::database::{Active, Database, SchemaGuard};
 use futures::future::join_all;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
-use isles_engine::shard::{Begin, Engine, Isolation, Outcome, Shard, Statement, Transaction};
+use isles_engine::shard::{ActsFor, Begin, Engine, Isolation, Outcome, Shard, Statement, Transaction};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RoutingVersion, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,6 +84,8 @@ pub(crate) struct Txn {
     next_savepoint: u64,
     /// Commits over several shards before its first snapshot.
     first_moment: Option<u64>,
+    /// Its tenant, which is the same on all its shards.
+    acts_for: ActsFor,
     /// Keeps others from changing the schema that this transaction has seen; its own, once it has changed it.
     pub(crate) schema: Arc<SchemaGuard>,
     database: Arc<Database>,
@@ -109,7 +111,12 @@ pub(crate) fn people(error: ShardError) -> SqlError {
 }
 
 impl Txn {
-    pub(crate) fn begin(database: &Arc<Database>, modes: Modes, schema: Arc<SchemaGuard>) -> Result<Txn, SqlError> {
+    pub(crate) fn begin(
+        database: &Arc<Database>,
+        modes: Modes,
+        schema: Arc<SchemaGuard>,
+        acts_for: ActsFor,
+    ) -> Result<Txn, SqlError> {
         let active = database.enter()?;
         Ok(Txn {
             parts: BTreeMap::new(),
@@ -118,10 +125,20 @@ impl Txn {
             savepoints: Vec::new(),
             next_savepoint: 0,
             first_moment: None,
+            acts_for,
             schema,
             database: database.clone(),
             _active: active,
         })
+    }
+
+    /// A transaction stays with its tenant. The session's may be another when a savepoint has brought a setting back.
+    pub(crate) fn check_tenant(&self, acts_for: &ActsFor) -> Result<(), SqlError> {
+        match self.acts_for == *acts_for {
+            true => Ok(()),
+            false => Err(SqlError::new("25001", "the transaction belongs to another tenant")
+                .with_hint("set the tenant before the transaction's first savepoint")),
+        }
     }
 
     /// Whether it has been on any shard yet: then its modes are fixed.
@@ -268,6 +285,7 @@ impl Txn {
         };
         let begin = Begin {
             claim: Claim { version: visit.version, units: visit.units.clone() },
+            acts_for: self.acts_for.clone(),
             access,
             isolation: self.modes.isolation,
             limits: bounds.limits(&*self.database.env),

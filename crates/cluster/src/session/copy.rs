@@ -11,6 +11,7 @@ use super::transact::Slot;
 use super::{Answer, Fields, Result, Session};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::Bounds;
+use crate::execute::inputs::acts_for;
 use crate::execute::run::Runner;
 use crate::execute::transaction::{Modes, Txn};
 use isles_engine::shard::Isolation;
@@ -114,7 +115,8 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
         }
         false => {
             let modes = Modes { isolation: Isolation::ReadCommitted, read_only: false };
-            Into::Own(Box::new(Txn::begin(&session.database, modes, guard.clone())?))
+            let acts_for = acts_for(&session.settings.meaning().tenant);
+            Into::Own(Box::new(Txn::begin(&session.database, modes, guard.clone(), acts_for)?))
         }
     };
     Ok(CopyIn {

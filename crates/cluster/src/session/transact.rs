@@ -14,6 +14,7 @@ use super::plans::Compiled;
 use super::settings::Mark;
 use super::{Result, Session, known};
 use crate::database::SchemaGuard;
+use crate::execute::inputs::acts_for;
 use crate::execute::transaction::{MAX_SAVEPOINTS, Modes, Txn};
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
@@ -214,7 +215,7 @@ impl Session {
         if slot.txn.is_some() {
             return Ok(());
         }
-        let mut txn = Txn::begin(&self.database, open.modes, guard.clone())?;
+        let mut txn = Txn::begin(&self.database, open.modes, guard.clone(), acts_for(&self.settings.meaning().tenant))?;
         for savepoint in &mut open.savepoints {
             savepoint.on_shards = Some(txn.savepoint().await?);
         }

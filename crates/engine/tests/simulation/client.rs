@@ -280,7 +280,7 @@ impl Client {
     ) -> Result<()> {
         let claimed = self.routing_version;
         let statements = wishes.iter().flat_map(|wish| wish.statements(claimed)).collect();
-        let answer = self.shard.execute(Request { claim, access, statements, limits }).await;
+        let answer = self.shard.execute(Request { access, limits, ..Request::write(claim, statements) }).await;
         let mut outcomes = answer.as_ref().map_or(&[][..], Vec::as_slice).iter();
         for wish in wishes {
             let rows = wish.statements(claimed).iter().filter_map(|_| outcomes.next()).last().map(|o| &o.rows);

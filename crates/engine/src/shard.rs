@@ -68,11 +68,13 @@ pub struct Statement {
     /// Whether Isles composed the text. Such a text does what it says and no more: it ends no transaction, and leaves
     /// nothing behind in a session.
     pub composed: bool,
+    /// Whether it inserts, updates or deletes.
+    pub writes: bool,
 }
 
 impl Statement {
     pub fn new(sql: impl Into<Arc<str>>, params: Vec<Value>) -> Statement {
-        Statement { sql: sql.into(), params, columns: Arc::from([]), composed: false }
+        Statement { sql: sql.into(), params, columns: Arc::from([]), composed: false, writes: false }
     }
 
     pub fn returning(mut self, columns: impl Into<Arc<[DataType]>>) -> Statement {
@@ -82,6 +84,11 @@ impl Statement {
 
     pub fn composed(mut self) -> Statement {
         self.composed = true;
+        self
+    }
+
+    pub fn writing(mut self) -> Statement {
+        self.writes = true;
         self
     }
 }

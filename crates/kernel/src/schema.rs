@@ -55,6 +55,13 @@ pub const HIDDEN_KEY_DEFAULT: &str =
     "((floor(random() * 4294967296)::bigint << 31) | floor(random() * 2147483648)::bigint)";
 /// Names of our own tables, functions and collations begin with this.
 pub const RESERVED_PREFIX: &str = "_isles";
+/// Before the name of a tenant table, the name of the view that a SQLite shard reads it through.
+pub const TENANT_VIEW_PREFIX: &str = "_isles_tenant.";
+
+/// The view that a SQLite shard reads a tenant table through: it has one tenant's rows.
+pub fn tenant_view(table: &str) -> String {
+    format!("{TENANT_VIEW_PREFIX}{table}")
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {

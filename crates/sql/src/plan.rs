@@ -230,6 +230,8 @@ pub struct Printed {
     pub params: Vec<ParamSource>,
     /// The carriers of the result's columns.
     pub columns: Arc<[DataType]>,
+    /// Whether it inserts, updates or deletes.
+    pub writes: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]

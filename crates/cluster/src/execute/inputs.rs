@@ -71,7 +71,8 @@ impl Inputs<'_> {
     pub(crate) fn statement(&self, fragment: &Fragment, engine: Engine) -> Result<Statement, SqlError> {
         let printed = fragment.printed(dialect(engine))?;
         let params = printed.params.iter().map(|source| self.source(source)).collect::<Result<_, _>>()?;
-        Ok(Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed())
+        let statement = Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed();
+        Ok(Statement { writes: printed.writes, ..statement })
     }
 }
 

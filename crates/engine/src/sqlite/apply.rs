@@ -14,7 +14,9 @@ use super::raw::Db;
 use super::writer::Writer;
 use crate::error::{Result, ShardError};
 use crate::rows::{check_incoming, check_row};
-use crate::shard::{Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState};
+use crate::shard::{
+    ActsFor, Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState,
+};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value, key_bytes};
@@ -273,7 +275,11 @@ pub(super) fn import(writer: &mut Writer, table: &str, rows: &[StoredRow], mode:
     for row in rows {
         check_row(table, &row.unit, &row.values)?;
         let statement = Statement::new(sql.clone(), physical(&row.unit, &row.values));
-        let outcome = writer.db.run(&statement, &Limits::default())?;
+        let acts_for = match &row.unit {
+            Unit::Tenant(tenant) => ActsFor::Tenant(tenant.clone()),
+            Unit::Bucket(..) | Unit::Shared => ActsFor::Nobody,
+        };
+        let outcome = writer.db.run(&statement.writing(), &Limits::default(), &acts_for)?;
         if outcome.affected == 0 {
             return Err(other_unit(table));
         }

@@ -12,6 +12,7 @@
 //!   * I-29  the log has exactly the committed changes
 
 use super::raw::Db;
+use super::tenancy::Tenancy;
 use super::value;
 use crate::shard::{MAX_REDO_BYTES, SchemaStep};
 use isles_kernel::change::{self, Op, RecordBuilder};
@@ -65,6 +66,8 @@ pub(super) struct Capture {
     last: Option<(Arc<Captured>, usize)>,
     /// A change that could not be recorded. Its transaction must fail.
     pub(super) failed: Option<String>,
+    /// Who is told of rows of tenant tables that change.
+    tenancy: Option<*const Tenancy>,
 }
 
 impl Capture {
@@ -139,7 +142,7 @@ fn captured(table: &Table) -> Arc<Captured> {
 
 /// Lets `db` capture its changes.
 pub(super) fn install(db: &mut Db, schema: &Schema) {
-    let mut capture = Box::new(Capture::default());
+    let mut capture = Box::new(Capture { tenancy: Some(db.tenancy()), ..Capture::default() });
     capture.set_schema(schema);
     let context: *mut Capture = &mut *capture;
     db.capture = Some(capture);
@@ -160,7 +163,16 @@ unsafe extern "C" fn on_change(
     let capture = unsafe { &mut *context.cast::<Capture>() };
     // SAFETY: SQLite gives a terminated name that lives through the call.
     let name = unsafe { CStr::from_ptr(table) }.to_bytes();
-    if !capture.enabled || name.starts_with(b"_isles") {
+    if name.starts_with(b"_isles") {
+        return;
+    }
+    // SAFETY: the tenancy is boxed beside the connection and outlives it; we are inside the hook.
+    unsafe {
+        if let Some(tenancy) = capture.tenancy {
+            show_tenants(&*tenancy, capture, db, op, name);
+        }
+    }
+    if !capture.enabled {
         return;
     }
     if capture.redo_only && capture.bytes() > MAX_REDO_BYTES {
@@ -185,6 +197,28 @@ unsafe extern "C" fn on_change(
     };
     if done.is_none() {
         capture.failed = Some("a change could not be read".into());
+    }
+}
+
+/// Shows the tenants of a row, as it was and as it becomes, to the fence.
+///
+/// # Safety
+/// Inside the hook, on the thread that runs the statement.
+unsafe fn show_tenants(tenancy: &Tenancy, capture: &Capture, db: *mut ffi::sqlite3, op: c_int, name: &[u8]) {
+    if !tenancy.is_foreign() {
+        return;
+    }
+    let Some(table) = capture.tables.get(name).filter(|table| table.table.kind == TableKind::Tenant) else { return };
+    let image = Image { db, table };
+    let sides: &[Side] = match op {
+        ffi::SQLITE_INSERT => &[Side::New],
+        ffi::SQLITE_DELETE => &[Side::Old],
+        _ => &[Side::Old, Side::New],
+    };
+    for side in sides {
+        // SAFETY: the caller's promise; the text is compared before anything else is asked of the row.
+        let key = unsafe { image.value(0, *side).map(|value| value::argument_ref(value)) };
+        tenancy.look(key.and_then(|key| key.as_bytes().ok()));
     }
 }
 

@@ -3,9 +3,9 @@
 //! The file is marked with an application id and a format number. A file without the mark is not touched, and one of
 //! a newer format is refused: an older program would not keep its promises.
 
-use super::ddl;
 use super::raw::Db;
 use super::writer::{State, one_int};
+use super::{ddl, tenancy};
 use crate::error::{Result, ShardError};
 use crate::fence::{Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TxnId};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// "ISLE" in the file's header.
 const APPLICATION_ID: i64 = 0x4953_4c45;
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 /// Which pledges were kept. It came with format 2.
 const PLEDGES: &str = "CREATE TABLE _isles_pledge (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;";
@@ -37,13 +37,26 @@ pub(super) fn prepare(db: &mut Db, path: &Path) -> Result<()> {
     let tables = one_int(db, "SELECT count(*) FROM sqlite_schema", &[])?.unwrap_or(0);
     match (id, format, tables) {
         (APPLICATION_ID, FORMAT, _) => Ok(()),
-        (APPLICATION_ID, 1, _) => change(db, PLEDGES),
+        (APPLICATION_ID, 1, _) => {
+            let views = tenant_views(db)?;
+            change(db, &format!("{PLEDGES} {views}"))
+        }
+        (APPLICATION_ID, 2, _) => {
+            let views = tenant_views(db)?;
+            change(db, &views)
+        }
         (APPLICATION_ID, newer, _) => {
             Err(ShardError::Invalid(format!("{} has format {newer}, this program knows {FORMAT}", path.display())))
         }
         (0, 0, 0) => change(db, &format!("{} {PLEDGES}", ddl::OWN_TABLES)),
         _ => Err(ShardError::Invalid(format!("{} is not an Isles shard", path.display()))),
     }
+}
+
+/// The views that tenant tables are read through. They came with format 3.
+fn tenant_views(db: &mut Db) -> Result<String> {
+    let schema = load_schema(db, SCHEMA)?;
+    Ok(schema.tables.values().filter_map(tenancy::create_view).map(|view| format!("{view};")).collect())
 }
 
 /// Makes what is missing and marks the file with the present format, in one transaction.

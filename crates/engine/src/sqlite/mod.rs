@@ -52,6 +52,7 @@ mod redo;
 mod schema;
 mod snapshot;
 pub mod stage;
+mod tenancy;
 mod transaction;
 mod value;
 mod writer;

@@ -14,10 +14,13 @@
 use super::SqliteOptions;
 use super::capture::Capture;
 use super::functions::{self, Host};
+use super::tenancy::{self, Tenancy, Watched};
 use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::shard::{CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement};
+use crate::shard::{
+    ActsFor, CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement,
+};
 use crate::text::TextHash;
 use isles_kernel::interval::Interval;
 use isles_kernel::schema::Schema;
@@ -25,13 +28,12 @@ use isles_kernel::value::{DataType, Numeric, Value};
 use isles_sql::system::SystemFunctions;
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
-use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::hooks::{AuthAction, AuthContext};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -151,6 +153,7 @@ struct Cursor {
     /// Held for SQLite, which reads texts and blobs in place.
     _params: Box<[Value]>,
     columns: Arc<[DataType]>,
+    writes: bool,
     done: bool,
 }
 
@@ -182,7 +185,6 @@ pub(super) struct Db {
     kept: Option<u64>,
     /// Pages in the WAL after the last commit; boxed, SQLite holds its address.
     wal_pages: Box<c_int>,
-    foreign: Arc<AtomicBool>,
     /// Where the authorizer notes what a statement writes to, while somebody asks.
     writes: Arc<Mutex<Option<Vec<Write>>>>,
     /// The tables as the writer knows them, to name what a statement has broken.
@@ -190,6 +192,8 @@ pub(super) struct Db {
     connection: Connection,
     /// What our functions in SQLite use; it outlives the connection.
     host: Box<Host>,
+    /// Whom the running statement acts for; it outlives the connection.
+    tenancy: Box<Tenancy>,
 }
 
 // SAFETY: the raw pointers inside belong to this connection alone, and SQLite allows a connection to be used by any
@@ -231,11 +235,11 @@ impl Db {
             watch: Box::new(watch),
             kept: None,
             wal_pages: Box::new(0),
-            foreign: Arc::new(AtomicBool::new(false)),
             writes: Arc::default(),
             schema: None,
             connection,
             host,
+            tenancy: Box::default(),
         }
     }
 
@@ -295,10 +299,11 @@ impl Db {
         connection.create_collation(value::INTERVAL_COLLATION, Interval::compare_texts)?;
         value::register_checks(connection)?;
         functions::install(connection, &self.host)?;
-        let (foreign, writes) = (self.foreign.clone(), self.writes.clone());
+        tenancy::install(connection, &self.tenancy)?;
+        let (watched, writes) = (Watched::new(&self.tenancy, self.handle()), self.writes.clone());
         self.connection.authorizer(Some(move |context: AuthContext<'_>| {
             note_write(&writes, &context);
-            if foreign.load(Ordering::Relaxed) { authorize(&context) } else { Authorization::Allow }
+            watched.authorize(&context)
         }))?;
         self.install_callbacks();
         Ok(())
@@ -318,6 +323,10 @@ impl Db {
     pub(super) fn handle(&self) -> *mut ffi::sqlite3 {
         // SAFETY: the handle is used only while `self` lives.
         unsafe { self.connection.handle() }
+    }
+
+    pub(super) fn tenancy(&self) -> &Tenancy {
+        &self.tenancy
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -419,12 +428,11 @@ impl Db {
     }
 
     /// Runs a foreign statement to its end.
-    pub(super) fn run(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+    pub(super) fn run(&mut self, statement: &Statement, limits: &Limits, acts_for: &ActsFor) -> Result<Outcome> {
         check_statement(statement)?;
-        self.foreign.store(true, Ordering::Relaxed);
+        self.tenancy.watch(acts_for, statement.writes);
         let outcome = self.run_cached(statement, limits);
-        self.foreign.store(false, Ordering::Relaxed);
-        outcome
+        self.tenancy.unwatch().and(outcome)
     }
 
     /// Runs text that the engine composed and uses again. Only for connections that run nothing foreign: the cache
@@ -521,29 +529,37 @@ impl Db {
     }
 
     /// Begins to read a result piecemeal.
-    pub(super) fn open_cursor(&mut self, statement: &Statement) -> Result<CursorId> {
+    pub(super) fn open_cursor(&mut self, statement: &Statement, acts_for: &ActsFor) -> Result<CursorId> {
         check_statement(statement)?;
         if self.cursors.len() >= MAX_CURSORS {
             return Err(ShardError::Limit { what: "the number of open cursors", limit: MAX_CURSORS as u64 });
         }
-        self.foreign.store(true, Ordering::Relaxed);
+        self.tenancy.watch(acts_for, statement.writes);
         let prepared = self.prepare(&statement.sql, Origin::Foreign);
-        self.foreign.store(false, Ordering::Relaxed);
+        self.tenancy.unwatch()?;
         let prepared = prepared?;
         check_arity(&prepared, statement)?;
         let params: Box<[Value]> = statement.params.clone().into();
         prepared.bind(&params).map_err(|failure| self.explain(Trouble::Sqlite(failure)))?;
         let id = CursorId(self.next_cursor);
         self.next_cursor += 1;
-        let cursor = Cursor { statement: prepared, _params: params, columns: statement.columns.clone(), done: false };
+        let (columns, writes) = (statement.columns.clone(), statement.writes);
+        let cursor = Cursor { statement: prepared, _params: params, columns, writes, done: false };
         self.cursors.insert(id, cursor);
         Ok(id)
     }
 
-    pub(super) fn fetch(&mut self, id: CursorId, rows: usize, limits: &Limits) -> Result<CursorPage> {
-        self.foreign.store(true, Ordering::Relaxed);
+    pub(super) fn fetch(
+        &mut self,
+        id: CursorId,
+        rows: usize,
+        limits: &Limits,
+        acts_for: &ActsFor,
+    ) -> Result<CursorPage> {
+        let writes = self.cursors.get(&id).is_some_and(|cursor| cursor.writes);
+        self.tenancy.watch(acts_for, writes);
         let page = self.fetch_foreign(id, rows, limits);
-        self.foreign.store(false, Ordering::Relaxed);
+        self.tenancy.unwatch()?;
         page.map_err(|error| self.explain(error))
     }
 
@@ -839,7 +855,7 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
     limits.iter().try_for_each(|(limit, value)| connection.set_limit(*limit, *value).map(drop))
 }
 
-/// What a foreign statement may do.
+/// Notes what a statement writes to, while somebody asks.
 fn note_write(writes: &Mutex<Option<Vec<Write>>>, context: &AuthContext<'_>) {
     let write = match context.action {
         AuthAction::Insert { table_name } => Write::Insert(table_name.into()),
@@ -851,30 +867,6 @@ fn note_write(writes: &Mutex<Option<Vec<Write>>>, context: &AuthContext<'_>) {
         && !seen.contains(&write)
     {
         seen.push(write);
-    }
-}
-
-fn authorize(context: &AuthContext<'_>) -> Authorization {
-    let private = |table: &str| {
-        let table = table.to_ascii_lowercase();
-        let own = table.starts_with(isles_kernel::schema::RESERVED_PREFIX) && table != isles_sql::print::call::ROWS;
-        own || table.starts_with("sqlite_")
-    };
-    match context.action {
-        AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
-        AuthAction::Function { function_name } if function_name.eq_ignore_ascii_case("load_extension") => {
-            Authorization::Deny
-        }
-        AuthAction::Function { .. } => Authorization::Allow,
-        AuthAction::Read { table_name, .. }
-        | AuthAction::Insert { table_name }
-        | AuthAction::Update { table_name, .. }
-        | AuthAction::Delete { table_name }
-            if !private(table_name) =>
-        {
-            Authorization::Allow
-        }
-        _ => Authorization::Deny,
     }
 }
 

@@ -189,7 +189,7 @@ fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> O
     let mut db = shared.readers.pop()?;
     db.set_watch(deadline, Some(request.limits.cancel.clone()));
     db.set_budget(Some(INLINE_LOOKS));
-    let outcome = db.keep_snapshot(number).and_then(|()| db.run(statement, &request.limits));
+    let outcome = db.keep_snapshot(number).and_then(|()| db.run(statement, &request.limits, &request.acts_for));
     let too_long = db.out_of_budget();
     db.set_budget(None);
     // A reader whose snapshot does not end is not given to the next one.
@@ -205,10 +205,11 @@ fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> O
 
 fn read_all(db: &mut Db, request: &Request) -> Result<Vec<Outcome>> {
     if let [statement] = request.statements.as_slice() {
-        return Ok(vec![db.run(statement, &request.limits)?]);
+        return Ok(vec![db.run(statement, &request.limits, &request.acts_for)?]);
     }
     db.own("BEGIN", &[], &[])?;
-    let outcomes: Result<_> = request.statements.iter().map(|statement| db.run(statement, &request.limits)).collect();
+    let outcomes: Result<_> =
+        request.statements.iter().map(|statement| db.run(statement, &request.limits, &request.acts_for)).collect();
     let ended = db.end_read();
     outcomes.and_then(|outcomes| ended.map(|()| outcomes))
 }

@@ -14,6 +14,7 @@
 use super::ddl::{self, quoted, quoted_list};
 use super::format;
 use super::raw::Db;
+use super::tenancy;
 use super::writer::{State, Writer};
 use crate::error::{Result, ShardError, SqlError};
 use crate::fence::{Fence, FenceTable};
@@ -124,7 +125,7 @@ impl Change<'_> {
     fn run(&mut self, change: &SchemaChange) -> Result<()> {
         match change {
             SchemaChange::CreateTable(table) => self.create_table(table),
-            SchemaChange::DropTable { table } => self.sql(&format!("DROP TABLE {}", quoted(table))),
+            SchemaChange::DropTable { table } => self.drop_table(table),
             SchemaChange::RenameTable { table, to } => self.rename_table(table, to),
             SchemaChange::AddColumn { table, column } => self.add_column(table, column),
             SchemaChange::DropColumn { table, column } => {
@@ -169,7 +170,21 @@ impl Change<'_> {
 
     fn create_table(&mut self, table: &Table) -> Result<()> {
         self.sql(&ddl::create_table(self.next, table, &table.name)?)?;
+        self.create_view(table)?;
         table.keys.iter().try_for_each(|key| self.create_key(table, key))
+    }
+
+    fn drop_table(&mut self, table: &str) -> Result<()> {
+        self.drop_view(self.old.table(table)?)?;
+        self.sql(&format!("DROP TABLE {}", quoted(table)))
+    }
+
+    fn create_view(&mut self, table: &Table) -> Result<()> {
+        tenancy::create_view(table).map_or(Ok(()), |view| self.sql(&view))
+    }
+
+    fn drop_view(&mut self, table: &Table) -> Result<()> {
+        tenancy::drop_view(table).map_or(Ok(()), |view| self.sql(&view))
     }
 
     fn create_key(&mut self, table: &Table, key: &Key) -> Result<()> {
@@ -177,7 +192,9 @@ impl Change<'_> {
     }
 
     fn rename_table(&mut self, table: &str, to: &str) -> Result<()> {
+        self.drop_view(self.old.table(table)?)?;
         self.sql(&format!("ALTER TABLE {} RENAME TO {}", quoted(table), quoted(to)))?;
+        self.create_view(self.next.table(to)?)?;
         let names = [Value::text(to), Value::text(table)];
         self.db.own_text("UPDATE _isles_row_version SET name = $1 WHERE name = $2", &names, &[]).map(drop)
     }
@@ -215,6 +232,8 @@ impl Change<'_> {
         let (old, new) = (self.old.table(table)?, self.next.table(table)?);
         if old.kind != new.kind {
             self.refuse_where(table, "true", not_empty(table))?;
+            self.drop_view(old)?;
+            self.create_view(new)?;
         }
         let versions = "SELECT 1 FROM _isles_row_version WHERE name = $1 LIMIT 1";
         if !self.db.own_text(versions, &[Value::text(table)], &[DataType::Int8])?.is_empty() {

@@ -12,7 +12,7 @@ use super::raw::Db;
 use super::{ddl, value};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::shard::{Limits, Outcome, Row, Statement};
+use crate::shard::{ActsFor, Limits, Outcome, Row, Statement};
 use isles_kernel::value::{DataType, Value};
 use isles_sql::print::staged_column;
 use isles_sql::system::SystemFunctions;
@@ -64,7 +64,7 @@ impl Stage {
         let sql: Arc<str> = format!("INSERT INTO {} VALUES ({places})", ddl::quoted(name)).into();
         for row in rows {
             self.count(&row)?;
-            self.db.run(&Statement::new(sql.clone(), row), &self.limits)?;
+            self.db.run(&Statement::new(sql.clone(), row), &self.limits, &ActsFor::Nobody)?;
         }
         Ok(())
     }
@@ -83,6 +83,6 @@ impl Stage {
 
     /// Runs a printed query over the tables.
     pub fn run(&mut self, statement: &Statement) -> Result<Outcome> {
-        self.db.run(statement, &self.limits)
+        self.db.run(statement, &self.limits, &ActsFor::Nobody)
     }
 }

@@ -17,7 +17,7 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, FenceTable};
 use crate::shard::{
-    Begin, CursorId, CursorPage, Limits, Outcome, Pledge, SchemaStep, StateNumber, Statement, Transaction,
+    ActsFor, Begin, CursorId, CursorPage, Limits, Outcome, Pledge, SchemaStep, StateNumber, Statement, Transaction,
 };
 use async_trait::async_trait;
 use isles_kernel::names::PledgeId;
@@ -92,6 +92,7 @@ struct SqliteTransaction {
     first_fences: Option<Arc<FenceTable>>,
     /// What it was let in for. A reader asks again after each statement: its fences may have been closed since.
     claims: Arc<[Claim]>,
+    acts_for: ActsFor,
     limits: Limits,
     env: Arc<dyn Env>,
     /// Of a reader: the shard's state when its snapshot was begun, or before.
@@ -120,6 +121,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         access: begin.access,
         first_fences,
         claims: Arc::from([begin.claim]),
+        acts_for: begin.acts_for,
         limits: begin.limits,
         env: shared.env.clone(),
         state: (begin.access == Access::Read).then_some(state),
@@ -237,27 +239,29 @@ impl Transaction for SqliteTransaction {
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {
         self.check_active()?;
-        let statement = statement.clone();
-        self.job(move |held, limits| held.db().run(&statement, limits)).await
+        let (statement, acts_for) = (statement.clone(), self.acts_for.clone());
+        self.job(move |held, limits| held.db().run(&statement, limits, &acts_for)).await
     }
 
     async fn execute_all(&mut self, statements: Vec<Statement>) -> Result<Vec<Outcome>> {
         self.check_active()?;
+        let acts_for = self.acts_for.clone();
         let run = move |held: &mut Held, limits: &Limits| {
-            statements.iter().map(|statement| held.db().run(statement, limits)).collect()
+            statements.iter().map(|statement| held.db().run(statement, limits, &acts_for)).collect()
         };
         self.job(run).await
     }
 
     async fn open(&mut self, statement: &Statement) -> Result<CursorId> {
         self.check_active()?;
-        let statement = statement.clone();
-        self.job(move |held, _| held.db().open_cursor(&statement)).await
+        let (statement, acts_for) = (statement.clone(), self.acts_for.clone());
+        self.job(move |held, _| held.db().open_cursor(&statement, &acts_for)).await
     }
 
     async fn fetch(&mut self, cursor: CursorId, rows: usize) -> Result<CursorPage> {
         self.check_active()?;
-        self.job(move |held, limits| held.db().fetch(cursor, rows, limits)).await
+        let acts_for = self.acts_for.clone();
+        self.job(move |held, limits| held.db().fetch(cursor, rows, limits, &acts_for)).await
     }
 
     async fn close(&mut self, cursor: CursorId) -> Result<()> {

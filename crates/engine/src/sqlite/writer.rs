@@ -99,7 +99,7 @@ impl Member for RequestMember {
             writer.state.fences.check(&self.request.claim, self.request.access)?;
         }
         for statement in &self.request.statements {
-            self.outcomes.push(writer.db.run(statement, &self.request.limits)?);
+            self.outcomes.push(writer.db.run(statement, &self.request.limits, &self.request.acts_for)?);
         }
         Ok(())
     }

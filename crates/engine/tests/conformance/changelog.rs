@@ -7,7 +7,7 @@ use crate::seen::{self, Model, check_log, check_log_unordered};
 use crate::workload;
 use isles_engine::error::ShardError;
 use isles_engine::fence::Access;
-use isles_engine::shard::{Engine, Statement};
+use isles_engine::shard::Statement;
 use isles_kernel::change::Op;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Column, Object, ObjectKind, OnChange, SchemaChange, TableKind};
@@ -141,19 +141,6 @@ pub(crate) async fn a_changed_key_is_a_delete_and_an_insert(world: World) {
     let start = db.listen().await;
     db.must("UPDATE users SET id = 10, _bucket = 2 WHERE id = 1", vec![]).await;
     check_log(&db, start, &["users 1 - (1 'a' 0)", "users 2 + (10 'a' 0)"]).await;
-}
-
-/// I-29, I-31: a row's history is in its tenant's log, so the tenant it leaves is told.
-pub(crate) async fn a_row_that_changes_its_tenant_leaves_the_old_one(world: World) {
-    let db = world.shard().await;
-    db.put_note(Some("acme"), 1, "x").await;
-    let start = db.listen().await;
-    let sql = match db.engine() {
-        Engine::Sqlite => "UPDATE notes SET _tenant = 'beta', _shard = 'beta' WHERE id = 1",
-        Engine::Postgres => "UPDATE notes SET _shard = 'beta' WHERE id = 1",
-    };
-    db.must(sql, vec![]).await;
-    check_log(&db, start, &["notes @acme - (1 'x')", "notes @beta + (1 'x')"]).await;
 }
 
 /// I-29: a reader of one bucket must see the row go.

@@ -145,14 +145,14 @@ pub(crate) async fn a_pinned_tenant_goes_by_its_own_fence(world: World) {
     let write = |name: Option<&'static str>| {
         let unit = name.and_then(tenant);
         let statement = insert_note(db.engine(), name, 1, "x");
-        db.execute(Request::write(claim_tenant(1, unit), vec![statement]))
+        db.execute(Request::write(claim_tenant(1, unit), vec![statement]).acting_for(acts_for(name)))
     };
     let error = write(Some("acme")).await.unwrap_err();
     let unit = Unit::Tenant(tenant("acme"));
     assert_eq!(error, ShardError::Moved { unit, claimed: RoutingVersion(1), needed: RoutingVersion(3) });
     write(Some("beta")).await.unwrap();
     write(None).await.unwrap();
-    let read = |units: Claim| db.execute(Request::read(units, count_of("SELECT count(*) AS n FROM notes").composed()));
+    let read = |units: Claim| db.execute(Request::read(units, count_of("SELECT count(*) AS n FROM plans").composed()));
     assert_eq!(read(claim_tenant(1, tenant("acme"))).await.unwrap_err(), error);
     read(claim_tenant(1, tenant("beta"))).await.unwrap();
     let both = |first: Claim, second: Claim| Claim { units: [first.units, second.units].concat(), ..first };

@@ -8,7 +8,7 @@ use crate::seen;
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{
-    Begin, Engine, KeyRange, Limits, Outcome, Request, Row, Shard, Statement, StoredRow, Transaction,
+    ActsFor, Begin, Engine, KeyRange, Limits, Outcome, Request, Row, Shard, Statement, StoredRow, Transaction,
 };
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, StreamId, TenantId};
@@ -74,6 +74,10 @@ fn tenants_group() -> GroupName {
 
 pub(crate) fn tenant(name: &str) -> Option<TenantId> {
     Some(TenantId::new(name).expect("valid"))
+}
+
+pub(crate) fn acts_for(name: Option<&str>) -> ActsFor {
+    ActsFor::Tenant(name.and_then(tenant))
 }
 
 pub(crate) fn stream(name: &str) -> StreamId {
@@ -285,7 +289,17 @@ impl Db {
     }
 
     pub(crate) async fn put_note(&self, tenant: Option<&str>, id: i64, body: &str) {
-        self.write(vec![insert_note(self.engine(), tenant, id, body)]).await.expect("a note is inserted");
+        self.write_note(tenant, id, body).await.expect("a note is inserted");
+    }
+
+    pub(crate) async fn write_note(&self, tenant: Option<&str>, id: i64, body: &str) -> Result<Outcome> {
+        self.write_for(acts_for(tenant), insert_note(self.engine(), tenant, id, body)).await
+    }
+
+    /// Runs one statement for a tenant.
+    pub(crate) async fn write_for(&self, acts_for: ActsFor, statement: Statement) -> Result<Outcome> {
+        let request = Request::write(claim(), vec![statement.writing()]).acting_for(acts_for);
+        self.execute(request).await.map(|mut outcomes| outcomes.remove(0))
     }
 
     pub(crate) async fn query(&self, columns: &[DataType], sql: &str, params: Vec<Value>) -> Vec<Row> {

@@ -34,6 +34,7 @@ mod limits;
 mod reopening;
 mod schemas;
 mod snapshots;
+mod tenants;
 mod transactions;
 mod values;
 
@@ -158,7 +159,6 @@ on_both_engines! {
         a_foreign_key_set_null_is_logged,
         what_a_trigger_writes_is_logged,
         a_changed_key_is_a_delete_and_an_insert,
-        a_row_that_changes_its_tenant_leaves_the_old_one,
         a_row_that_changes_its_bucket_leaves_the_old_one,
         what_is_rolled_back_is_not_logged,
         a_statement_that_fails_in_its_middle_leaves_nothing,
@@ -225,6 +225,15 @@ on_both_engines! {
         tenants_import_beside_each_other,
         tenants_of_any_name_keep_their_order,
         a_row_that_does_not_fit_its_table_is_refused,
+    }
+    tenants {
+        a_read_without_a_predicate_shows_its_tenants_rows,
+        no_shape_of_a_query_gets_around_the_fence,
+        a_write_without_a_predicate_changes_its_tenants_rows_or_none,
+        a_row_does_not_change_its_tenant,
+        a_transaction_is_its_tenants_to_the_end,
+        foreign_keys_work_within_the_tenant,
+        the_fence_outlives_changes_of_the_table,
     }
     digests {
         an_empty_table_has_the_empty_digest,

@@ -24,7 +24,7 @@ mod sqlite;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
-use crate::tree::{Expr, ExprKind, RelationRef, RelationSource};
+use crate::tree::{Expr, ExprKind, RelationRef, RelationSource, Statement};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Table;
@@ -111,7 +111,8 @@ struct Output {
 impl Output {
     fn finish(self, fragment: &Fragment) -> Result<Printed> {
         let columns: Arc<[DataType]> = fragment.fields.iter().map(|field| carrier(field.ty)).collect::<Result<_>>()?;
-        Ok(Printed { sql: self.sql.into(), params: self.params.sources, columns })
+        let writes = !matches!(fragment.statement, Statement::Query(_));
+        Ok(Printed { sql: self.sql.into(), params: self.params.sources, columns, writes })
     }
 }
 

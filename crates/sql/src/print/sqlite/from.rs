@@ -8,10 +8,12 @@
 use super::super::call::{self, Callee, Op};
 use super::{Names, Printer, Result, alias, column_names, joined, unsupported, walk};
 use crate::builtins;
+use crate::planted::{self, Bug};
 use crate::tree::{
     Body, Distinct, Expr, ExprKind, From, FunctionRef, GroupBy, Join, JoinKind, Query, RelId, RelationRef,
     RelationSource, Select,
 };
+use isles_kernel::schema::{TableKind, tenant_view};
 use isles_kernel::value::Value;
 
 /// A printed FROM clause, and conditions that belong into the WHERE clause beside it.
@@ -104,9 +106,13 @@ impl Printer {
         self.names.insert(rel, Names::Numbered { alias: alias(rel), ordinality });
     }
 
+    /// A relation that is read. A tenant table is read through a view of the shard's, which has one tenant's rows.
     pub(super) fn relation(&mut self, of: &RelationRef) -> Result<String> {
         let relation = &of.relation;
         let name = match &relation.source {
+            RelationSource::User(table) if table.kind == TableKind::Tenant && !planted::has(Bug::OpenStorage) => {
+                super::super::quoted(&tenant_view(&table.name))
+            }
             // The shard has it under one name, with its schema in it.
             RelationSource::User(table) => super::super::quoted(&table.name),
             RelationSource::Staged => super::super::quoted(&relation.name),
@@ -115,6 +121,13 @@ impl Printer {
             }
         };
         self.names.insert(of.rel, Names::Table { alias: alias(of.rel), relation: relation.clone() });
+        Ok(format!("{name} AS {}", alias(of.rel)))
+    }
+
+    /// The table that a statement writes to.
+    pub(super) fn target(&mut self, of: &RelationRef) -> Result<String> {
+        let name = super::super::quoted(&super::super::table(of)?.name);
+        self.names.insert(of.rel, Names::Table { alias: alias(of.rel), relation: of.relation.clone() });
         Ok(format!("{name} AS {}", alias(of.rel)))
     }
 
@@ -131,6 +144,11 @@ impl Printer {
     }
 
     fn join(&mut self, join: &Join, earlier: &[RelId]) -> Result<Item> {
+        // SQLite looks rows of a view up by an index on the right of a left join, and on neither side of a right join.
+        if join.kind == JoinKind::Right {
+            let (left, right, on) = (join.right.clone(), join.left.clone(), join.on.clone());
+            return self.join(&Join { kind: JoinKind::Left, left, right, on }, earlier);
+        }
         let left = self.source_of(&join.left, earlier)?;
         let mut seen = earlier.to_vec();
         walk::relations(&join.left, &mut seen);

@@ -16,7 +16,7 @@ use isles_kernel::schema::{BUCKET_COLUMN, TENANT_COLUMN, TENANT_KEY_COLUMN, Tabl
 impl Printer {
     pub(super) fn insert(&mut self, insert: &Insert) -> Result<String> {
         let with = self.with(&insert.ctes)?;
-        let target = self.relation(&insert.target)?;
+        let target = self.target(&insert.target)?;
         let table = table(&insert.target)?.clone();
         let hidden = self.hidden_values(&table);
         let names = hidden.iter().map(|(name, _)| name.to_string());
@@ -112,7 +112,7 @@ impl Printer {
     pub(super) fn update(&mut self, update: &Update) -> Result<String> {
         table(&update.target)?;
         let with = self.with(&update.ctes)?;
-        let target = self.relation(&update.target)?;
+        let target = self.target(&update.target)?;
         let from = self.sources(&update.from)?;
         let set = self.assignments(&update.target, &update.assignments)?;
         let filter = self.filter(&from.conditions, update.filter.as_ref())?;
@@ -123,25 +123,26 @@ impl Printer {
     pub(super) fn delete(&mut self, delete: &Delete) -> Result<String> {
         let table = table(&delete.target)?.clone();
         let with = self.with(&delete.ctes)?;
-        let target = self.relation(&delete.target)?;
+        let target = self.target(&delete.target)?;
         let filter = if delete.using.is_empty() {
             self.filter(&[], delete.filter.as_ref())?
         } else {
-            self.delete_keys(delete, &table, &target)?
+            self.delete_keys(delete, &table)?
         };
         let returning = self.returning(&delete.target, delete.returning.as_ref())?;
         Ok(format!("{with}DELETE FROM {target}{filter}{returning}"))
     }
 
     /// SQLite deletes from one table: the rows to delete are found by their key.
-    fn delete_keys(&mut self, delete: &Delete, table: &Table, target: &str) -> Result<String> {
+    fn delete_keys(&mut self, delete: &Delete, table: &Table) -> Result<String> {
+        let read = self.relation(&delete.target)?;
         let alias = alias(delete.target.rel);
         let key = table.physical_key().iter().map(|name| format!("{alias}.{}", quoted(name))).collect::<Vec<_>>();
         let key = key.join(", ");
         let using = self.sources(&delete.using)?;
         let filter = self.filter(&using.conditions, delete.filter.as_ref())?;
         let others = using.text.strip_prefix(" FROM ").map_or(String::new(), |others| format!(", {others}"));
-        Ok(format!(" WHERE ({key}) IN (SELECT {key} FROM {target}{others}{filter})"))
+        Ok(format!(" WHERE ({key}) IN (SELECT {key} FROM {read}{others}{filter})"))
     }
 
     /// SQLite returns columns of the changed table alone, and does not know its alias there.

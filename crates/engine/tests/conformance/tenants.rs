@@ -1,0 +1,202 @@
+//! The shard's own fence around tenants: statements without any predicate show and change the rows of the tenant that
+//! the request acts for, and no others.
+
+use crate::fixtures::World;
+use crate::given::{Db, INT8, TEXT, acts_for, claim, insert_note, notes, select, sqlstate, table, values};
+use isles_engine::error::{Result, ShardError};
+use isles_engine::fence::Access;
+use isles_engine::shard::{ActsFor, Begin, Engine, Request, Row, Statement};
+use isles_kernel::schema::{ForeignKey, OnChange, SchemaChange, TableKind};
+
+/// What a statement reads a tenant table by.
+fn readable(engine: Engine, table: &str) -> String {
+    match engine {
+        Engine::Sqlite => format!("\"{}\"", isles_kernel::schema::tenant_view(table)),
+        Engine::Postgres => table.into(),
+    }
+}
+
+async fn read_for(db: &Db, whom: &ActsFor, statement: Statement) -> Result<Vec<Row>> {
+    let request = Request::read(claim(), statement).acting_for(whom.clone());
+    db.execute(request).await.map(|mut outcomes| outcomes.remove(0).rows)
+}
+
+/// The bodies of all notes, for whom it may concern.
+async fn bodies(db: &Db, whom: &ActsFor) -> Vec<Row> {
+    let sql = format!("SELECT body FROM {} ORDER BY id", readable(db.engine(), "notes"));
+    read_for(db, whom, select(&[TEXT], &sql, vec![])).await.expect("notes are read")
+}
+
+/// Each tenant has its note with id 1 under its own name.
+pub(crate) async fn check_names(db: &Db, names: &[Option<&str>]) {
+    let sql = format!("SELECT _tenant, _shard FROM {} WHERE id = 1", readable(db.engine(), "notes"));
+    for name in names {
+        let rows = read_for(db, &acts_for(*name), select(&[TEXT, TEXT], &sql, vec![])).await.expect("a note is read");
+        assert_eq!(rows, [values![name.unwrap_or(""), *name]]);
+    }
+}
+
+/// A shard with a note of each of three tenants, under one id.
+async fn peopled(world: &World) -> Db {
+    let db = world.shard().await;
+    for name in [None, Some("acme"), Some("beta")] {
+        db.put_note(name, 1, name.unwrap_or("nobody's")).await;
+    }
+    db
+}
+
+/// I-42, I-44
+pub(crate) async fn a_read_without_a_predicate_shows_its_tenants_rows(world: World) {
+    let db = peopled(&world).await;
+    for name in [None, Some("acme"), Some("beta")] {
+        assert_eq!(bodies(&db, &acts_for(name)).await, [values![name.unwrap_or("nobody's")]]);
+    }
+    assert_eq!(bodies(&db, &acts_for(Some("Acme"))).await, Vec::<Row>::new());
+    assert_eq!(bodies(&db, &ActsFor::Nobody).await, Vec::<Row>::new());
+}
+
+/// I-44: in joins, subqueries, unions and aggregates alike.
+pub(crate) async fn no_shape_of_a_query_gets_around_the_fence(world: World) {
+    let db = peopled(&world).await;
+    let n = readable(db.engine(), "notes");
+    let shapes = [
+        format!("SELECT count(*) FROM {n}"),
+        format!("SELECT count(*) FROM {n} a JOIN {n} b ON a.id = b.id"),
+        format!("SELECT count(*) FROM {n} a LEFT JOIN {n} b ON a.id = b.id"),
+        format!("SELECT count(*) FROM {n} a FULL JOIN {n} b ON a.id = b.id"),
+        format!("SELECT count(*) FROM (SELECT id FROM {n} UNION ALL SELECT id + 1 FROM {n} WHERE id < 0) u"),
+        format!("WITH c AS (SELECT * FROM {n}) SELECT count(*) FROM c"),
+        format!("SELECT (SELECT count(*) FROM {n})"),
+        format!("SELECT count(DISTINCT body) FROM {n} WHERE EXISTS (SELECT 1 FROM {n} b WHERE b.id = 1)"),
+    ];
+    for sql in shapes {
+        for (whom, expected) in [(acts_for(Some("acme")), 1), (acts_for(None), 1), (ActsFor::Nobody, 0)] {
+            let rows = read_for(&db, &whom, select(&[INT8], &sql, vec![])).await.expect("it is read");
+            assert_eq!(rows, [values![expected]], "{sql} for {whom:?}");
+        }
+    }
+}
+
+/// I-44: the shard refuses the statement, or it finds no row of others.
+pub(crate) async fn a_write_without_a_predicate_changes_its_tenants_rows_or_none(world: World) {
+    let db = peopled(&world).await;
+    let before = db.rows("notes").await;
+    let reaching = |sql: &str| Statement::new(sql, vec![]);
+    for whom in [acts_for(Some("acme")), acts_for(Some("gamma")), acts_for(None), ActsFor::Nobody] {
+        for sql in ["UPDATE notes SET body = 'x' WHERE body = 'beta'", "DELETE FROM notes WHERE body = 'beta'"] {
+            match db.write_for(whom.clone(), reaching(sql)).await {
+                Ok(outcome) => assert_eq!(outcome.affected, 0, "{sql}"),
+                Err(error) => check_refusal(&error),
+            }
+        }
+        let foreign = insert_note(db.engine(), Some("beta"), 2, "planted");
+        check_refusal(&db.write_for(whom, foreign).await.expect_err("a row of another tenant"));
+    }
+    assert_eq!(db.rows("notes").await, before);
+    let own = "UPDATE notes SET body = 'changed' WHERE body = 'beta'";
+    assert_eq!(db.write_for(acts_for(Some("beta")), reaching(own)).await.map(|outcome| outcome.affected), Ok(1));
+}
+
+fn check_refusal(error: &ShardError) {
+    let error = error.clone().for_people();
+    assert_eq!((error.sqlstate, error.message.as_str()), ("XX000", "a statement reached beyond its tenant"));
+    assert_eq!((error.detail, error.table), (None, None));
+}
+
+/// I-44: a row cannot be handed over.
+pub(crate) async fn a_row_does_not_change_its_tenant(world: World) {
+    let db = peopled(&world).await;
+    let before = db.rows("notes").await;
+    let sql = match db.engine() {
+        Engine::Sqlite => "UPDATE notes SET _tenant = 'gamma', _shard = 'gamma' WHERE body = 'acme'",
+        Engine::Postgres => "UPDATE notes SET _shard = 'gamma' WHERE body = 'acme'",
+    };
+    let refused = db.write_for(acts_for(Some("acme")), Statement::new(sql, vec![])).await;
+    check_refusal(&refused.expect_err("the row would leave its tenant"));
+    assert_eq!(db.rows("notes").await, before);
+}
+
+/// I-43, I-44: transactions, their cursors and savepoints have one tenant, and leave nothing of it behind.
+pub(crate) async fn a_transaction_is_its_tenants_to_the_end(world: World) {
+    let db = peopled(&world).await;
+    let sql = format!("SELECT body FROM {} ORDER BY id", readable(db.engine(), "notes"));
+    let all = select(&[TEXT], &sql, vec![]);
+    for name in [Some("acme"), None, Some("beta")] {
+        let own = [values![name.unwrap_or("nobody's")]];
+        for access in [Access::Read, Access::Write] {
+            let begin = Begin::new(claim(), access).acting_for(acts_for(name));
+            let mut transaction = db.begin(begin).await.expect("it begins");
+            transaction.savepoint("a").await.expect("a savepoint");
+            assert_eq!(transaction.execute(&all).await.expect("it is read").rows, own);
+            let wrong = select(&[INT8], "SELECT 1 FROM missing", vec![]);
+            assert_eq!(sqlstate(&transaction.execute(&wrong).await.expect_err("no such table")), "42P01");
+            transaction.rollback_to("a").await.expect("it goes back");
+            let cursor = transaction.open(&all).await.expect("a cursor");
+            assert_eq!(transaction.fetch(cursor, 10).await.expect("a page").rows, own);
+            transaction.commit().await.expect("it commits");
+        }
+        assert_eq!(bodies(&db, &ActsFor::Nobody).await, Vec::<Row>::new());
+    }
+}
+
+/// I-41, I-44: what foreign keys do stays within the tenant, and a reference to another's row is one to no row.
+pub(crate) async fn foreign_keys_work_within_the_tenant(world: World) {
+    let mut replies = table("replies", TableKind::Tenant, &[("id", INT8), ("note", INT8)], &["id"]);
+    replies.foreign_keys = vec![ForeignKey {
+        name: "replies_note".into(),
+        columns: vec!["note".into()],
+        table: "notes".into(),
+        references: vec!["id".into()],
+        on_delete: OnChange::Cascade,
+        on_update: OnChange::NoAction,
+    }];
+    let db = world.shard_with(vec![notes(), replies]).await;
+    let reply = |name: Option<&str>, id: i64, note: i64| match db.engine() {
+        Engine::Sqlite => Statement::new(
+            "INSERT INTO replies (_tenant, _shard, id, note) VALUES ($1, $2, $3, $4)",
+            values![name.unwrap_or(""), name, id, note],
+        ),
+        Engine::Postgres => {
+            Statement::new("INSERT INTO replies (_shard, id, note) VALUES ($1, $2, $3)", values![name, id, note])
+        }
+    };
+    for name in [None, Some("acme")] {
+        db.put_note(name, 1, "x").await;
+        db.write_for(acts_for(name), reply(name, 1, 1)).await.expect("a reply to an own note");
+    }
+    db.put_note(Some("beta"), 7, "x").await;
+    for missing in [7, 8] {
+        let error = db.write_for(acts_for(Some("acme")), reply(Some("acme"), 2, missing)).await.expect_err("no note");
+        assert_eq!(sqlstate(&error), "23503");
+    }
+    let own = "DELETE FROM notes WHERE _tenant = 'acme'";
+    db.write_for(acts_for(Some("acme")), Statement::new(own, vec![])).await.expect("the reply goes, too");
+    assert_eq!(db.rows("replies").await.len(), 1);
+}
+
+/// I-44: the fence goes along with whatever happens to the table.
+pub(crate) async fn the_fence_outlives_changes_of_the_table(world: World) {
+    let db = peopled(&world).await;
+    let column = |name: &str| isles_kernel::schema::Column::new(name, TEXT);
+    db.alter(vec![SchemaChange::AddColumn { table: "notes".into(), column: column("extra") }]).await;
+    let rename = SchemaChange::RenameColumn { table: "notes".into(), column: "body".into(), to: "said".into() };
+    db.alter(vec![rename, SchemaChange::RenameTable { table: "notes".into(), to: "remarks".into() }]).await;
+    let n = readable(db.engine(), "remarks");
+    let said = |whom: ActsFor| {
+        let statement = select(&[TEXT, TEXT], &format!("SELECT said, extra FROM {n}"), vec![]);
+        let db = db.clone();
+        async move { read_for(&db, &whom, statement).await.expect("it is read") }
+    };
+    assert_eq!(said(acts_for(Some("acme"))).await, [values!["acme", None::<&str>]]);
+    db.alter(vec![SchemaChange::DropColumn { table: "remarks".into(), column: "extra".into() }]).await;
+    db.alter(vec![SchemaChange::AddColumn { table: "remarks".into(), column: column("extra") }]).await;
+    assert_eq!(said(acts_for(Some("acme"))).await, [values!["acme", None::<&str>]]);
+    assert_eq!(said(ActsFor::Nobody).await, Vec::<Row>::new());
+    let theirs = Statement::new("UPDATE remarks SET said = 'x' WHERE said = 'beta'", vec![]);
+    match db.write_for(acts_for(Some("acme")), theirs).await {
+        Ok(outcome) => assert_eq!(outcome.affected, 0),
+        Err(error) => check_refusal(&error),
+    }
+    db.alter(vec![SchemaChange::DropTable { table: "remarks".into() }, SchemaChange::CreateTable(notes())]).await;
+    assert_eq!(bodies(&db, &acts_for(Some("acme"))).await, Vec::<Row>::new());
+}

@@ -14,8 +14,9 @@
 
 use crate::plan::build::query_of;
 use crate::plan::walk::{Largest, Rewriter, Visitor, conjunction, conjuncts, rewrite, split, walk};
+use crate::planted::{self, Bug};
 use crate::tree::{
-    Body, Context, Display, Distinct, Expr, ExprKind, Field, From, GroupBy, Join, JoinKind, RelId, RelationRef,
+    Body, Context, Display, Distinct, Expr, ExprKind, Field, From, GroupBy, Join, JoinKind, Query, RelId, RelationRef,
     RelationSource, Select, Statement,
 };
 use crate::types::{self, Oid};
@@ -27,6 +28,9 @@ const TEXT_EQUALS: Oid = Oid(67);
 
 /// The statement with every tenant table scoped.
 pub fn scope(mut statement: Statement) -> Statement {
+    if planted::has(Bug::Unscoped) {
+        return statement;
+    }
     let mut scoping = Scoping { next: Largest::of(&statement).rel + 1 };
     rewrite::statement(&mut scoping, &mut statement);
     match &mut statement {
@@ -70,6 +74,24 @@ struct Scoping {
 }
 
 impl Rewriter for Scoping {
+    fn query(&mut self, query: &mut Query) {
+        let ctes = planted::has(Bug::UnscopedCte).then(|| std::mem::take(&mut query.ctes));
+        let is_set_operation = matches!(query.body, Body::SetOp { .. });
+        if !(is_set_operation && planted::has(Bug::UnscopedSetOperation)) {
+            rewrite::query(self, query);
+        }
+        if let Some(ctes) = ctes {
+            query.ctes = ctes;
+        }
+    }
+
+    fn expr(&mut self, expr: &mut Expr) {
+        let is_subquery = matches!(expr.kind, ExprKind::Subquery(_));
+        if !(is_subquery && planted::has(Bug::UnscopedSubquery)) {
+            rewrite::expr(self, expr);
+        }
+    }
+
     fn select(&mut self, select: &mut Select) {
         rewrite::select(self, select);
         let mut parts = split(select.filter.take());
@@ -146,6 +168,9 @@ impl Scoping {
 
 /// Refuses a fragment in which some use of a tenant table lets rows of other tenants through.
 pub(crate) fn prove(statement: &Statement) -> Result<(), SqlError> {
+    if planted::has(Bug::Unproven) {
+        return Ok(());
+    }
     let mut proof = Proof { missing: None };
     match statement {
         Statement::Query(_) | Statement::Insert(_) => {}

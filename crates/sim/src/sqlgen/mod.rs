@@ -160,14 +160,23 @@ pub struct Generator {
 }
 
 /// Enough for joins of each kind with each, few enough that statements often meet the same table.
-const TABLES: usize = 6;
+pub const TABLES: usize = 6;
 
 impl Generator {
     pub fn new(seed: u64) -> Generator {
+        Generator::over([Kind::Hash, Kind::Hash, Kind::Hash, Kind::Reference, Kind::Global, Kind::Tenant], seed)
+    }
+
+    /// Over tables of these kinds.
+    pub fn over(kinds: [Kind; TABLES], seed: u64) -> Generator {
         let mut rng = Rng::new(seed);
-        let kinds = [Kind::Hash, Kind::Hash, Kind::Hash, Kind::Reference, Kind::Global, Kind::Tenant];
         let tables = (0..TABLES).map(|n| table(&mut rng, n, kinds[n])).collect();
         Generator { rng, tables, in_transaction: false }
+    }
+
+    /// Another one over the same tables, with statements of its own.
+    pub fn beside(&self, seed: u64) -> Generator {
+        Generator { rng: Rng::new(seed), tables: self.tables.clone(), in_transaction: false }
     }
 
     pub fn tables(&self) -> &[Table] {

@@ -166,6 +166,37 @@ impl Scoping {
     }
 }
 
+/// The statement as its author knows it: without the predicates.
+pub(crate) fn unscoped(mut statement: Statement) -> Statement {
+    struct Unscoping;
+    impl Unscoping {
+        fn lift(&self, filter: &mut Option<Expr>) {
+            let parts = split(filter.take()).into_iter().filter(|part| !is_predicate(part)).collect();
+            *filter = conjunction(parts);
+        }
+    }
+    impl Rewriter for Unscoping {
+        fn select(&mut self, select: &mut Select) {
+            self.lift(&mut select.filter);
+            rewrite::select(self, select);
+        }
+
+        fn from(&mut self, from: &mut From) {
+            if let From::Join(join) = from {
+                self.lift(&mut join.on);
+            }
+            rewrite::from(self, from);
+        }
+    }
+    match &mut statement {
+        Statement::Query(_) | Statement::Insert(_) => {}
+        Statement::Update(update) => Unscoping.lift(&mut update.filter),
+        Statement::Delete(delete) => Unscoping.lift(&mut delete.filter),
+    }
+    rewrite::statement(&mut Unscoping, &mut statement);
+    statement
+}
+
 /// Refuses a fragment in which some use of a tenant table lets rows of other tenants through.
 pub(crate) fn prove(statement: &Statement) -> Result<(), SqlError> {
     if planted::has(Bug::Unproven) {
@@ -233,10 +264,21 @@ impl Proof {
 
 /// Whether a condition is `rel._tenant = ⟨the session's tenant⟩`.
 fn scopes(guard: &Expr, rel: RelId) -> bool {
-    let ExprKind::Call { function: TEXT_EQUALS, args, .. } = &guard.kind else { return false };
-    let [column, tenant] = args.as_slice() else { return false };
-    column.kind == ExprKind::Hidden { rel, column: TENANT_KEY_COLUMN }
-        && tenant.kind == ExprKind::Context(Context::Tenant)
+    scoped_relation(guard) == Some(rel)
+}
+
+fn is_predicate(expr: &Expr) -> bool {
+    scoped_relation(expr).is_some()
+}
+
+/// The relation that a condition gives one tenant's rows of.
+fn scoped_relation(guard: &Expr) -> Option<RelId> {
+    let ExprKind::Call { function: TEXT_EQUALS, args, .. } = &guard.kind else { return None };
+    let [column, tenant] = args.as_slice() else { return None };
+    match (&column.kind, &tenant.kind) {
+        (ExprKind::Hidden { rel, column: TENANT_KEY_COLUMN }, ExprKind::Context(Context::Tenant)) => Some(*rel),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

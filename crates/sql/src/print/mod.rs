@@ -24,6 +24,7 @@ mod sqlite;
 mod walk;
 
 use crate::plan::{Fragment, ParamSource, Printed};
+use crate::scope::unscoped;
 use crate::tree::{Expr, ExprKind, RelationRef, RelationSource, Statement};
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
@@ -56,9 +57,10 @@ impl Fragment {
         slot.get_or_init(print).clone()
     }
 
-    /// The same for people, who want to see the constants in their places.
+    /// The same for people, who want to see the constants in their places, and know nothing of what keeps tenants apart.
     pub fn shown(&self, engine: Dialect) -> Result<String> {
-        self.print(engine, Constants::Written).map(|output| output.sql)
+        let plain = Fragment::new(unscoped(self.statement.clone()), self.fields.clone());
+        plain.print(engine, Constants::Written).map(|output| output.sql)
     }
 
     fn print(&self, engine: Dialect, constants: Constants) -> Result<Output> {
@@ -133,6 +135,11 @@ struct Params {
 impl Params {
     fn new(constants: Constants) -> Params {
         Params { sources: Vec::new(), constants }
+    }
+
+    /// Whether the text is for people, and is not run.
+    fn are_for_people(&self) -> bool {
+        self.constants == Constants::Written
     }
 
     /// `$n` for what is to be bound.

@@ -40,6 +40,9 @@ impl Printer {
             TableKind::Tenant => (TENANT_COLUMN, TEXT, "text"),
             TableKind::Reference | TableKind::Global => return None,
         };
+        if table.kind == TableKind::Tenant && self.params.are_for_people() {
+            return None;
+        }
         let place = self.params.place(ParamSource::Param(at, Type::of(ty)));
         Some((name, format!("{place}::{text}")))
     }
@@ -75,7 +78,8 @@ impl Printer {
 
     fn conflict(&mut self, insert: &Insert, table: &Table) -> Result<String> {
         let Some(Conflict { target, target_filter, action }) = &insert.conflict else { return Ok(String::new()) };
-        let lead = matches!(table.kind, TableKind::Tenant).then_some(TENANT_KEY_COLUMN);
+        let is_led = matches!(table.kind, TableKind::Tenant) && !self.params.are_for_people();
+        let lead = is_led.then_some(TENANT_KEY_COLUMN);
         let mut arbiter = target.as_ref().map_or(String::new(), |columns| {
             format!(" ({})", quoted_list(lead.into_iter().chain(columns.iter().map(String::as_str))))
         });

@@ -110,7 +110,7 @@ impl Printer {
     pub(super) fn relation(&mut self, of: &RelationRef) -> Result<String> {
         let relation = &of.relation;
         let name = match &relation.source {
-            RelationSource::User(table) if table.kind == TableKind::Tenant && !planted::has(Bug::OpenStorage) => {
+            RelationSource::User(table) if table.kind == TableKind::Tenant && self.uses_views() => {
                 super::super::quoted(&tenant_view(&table.name))
             }
             // The shard has it under one name, with its schema in it.
@@ -122,6 +122,10 @@ impl Printer {
         };
         self.names.insert(of.rel, Names::Table { alias: alias(of.rel), relation: relation.clone() });
         Ok(format!("{name} AS {}", alias(of.rel)))
+    }
+
+    fn uses_views(&self) -> bool {
+        !self.params.are_for_people() && !planted::has(Bug::OpenStorage)
     }
 
     /// The table that a statement writes to.

@@ -43,6 +43,7 @@ impl Printer {
             TableKind::Hash { .. } => {
                 vec![(BUCKET_COLUMN, self.params.place(ParamSource::Param(at, Type::of(INT4))))]
             }
+            TableKind::Tenant if self.params.are_for_people() => vec![],
             TableKind::Tenant => {
                 let tenant = self.params.place(ParamSource::Param(at, Type::of(TEXT)));
                 vec![(TENANT_KEY_COLUMN, format!("coalesce({tenant}, '')")), (TENANT_COLUMN, tenant)]
@@ -85,7 +86,8 @@ impl Printer {
         if target_filter.is_some() {
             return Err(unsupported("ON CONFLICT with a condition on its target"));
         }
-        let lead = matches!(table.kind, TableKind::Tenant).then_some(TENANT_KEY_COLUMN);
+        let is_led = matches!(table.kind, TableKind::Tenant) && !self.params.are_for_people();
+        let lead = is_led.then_some(TENANT_KEY_COLUMN);
         let target = target.as_ref().map_or(String::new(), |columns| {
             format!(" ({})", quoted_list(lead.into_iter().chain(columns.iter().map(String::as_str))))
         });
@@ -137,7 +139,9 @@ impl Printer {
     fn delete_keys(&mut self, delete: &Delete, table: &Table) -> Result<String> {
         let read = self.relation(&delete.target)?;
         let alias = alias(delete.target.rel);
-        let key = table.physical_key().iter().map(|name| format!("{alias}.{}", quoted(name))).collect::<Vec<_>>();
+        let mut names = table.physical_key();
+        names.retain(|name| name != TENANT_KEY_COLUMN || !self.params.are_for_people());
+        let key = names.iter().map(|name| format!("{alias}.{}", quoted(name))).collect::<Vec<_>>();
         let key = key.join(", ");
         let using = self.sources(&delete.using)?;
         let filter = self.filter(&using.conditions, delete.filter.as_ref())?;

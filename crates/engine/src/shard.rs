@@ -219,7 +219,8 @@ pub struct Begin {
     pub access: Access,
     pub isolation: Isolation,
     pub limits: Limits,
-    /// For a transaction that has read from a snapshot and now writes: it conflicts if anything was committed since.
+    /// For a transaction that has read from a snapshot and now writes: it conflicts if any unit of its claim has changed
+    /// since.
     /// Only where snapshots have a number.
     pub since: Option<StateNumber>,
 }

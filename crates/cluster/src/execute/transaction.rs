@@ -56,6 +56,7 @@ pub(crate) struct Modes {
 struct Part {
     transaction: Box<dyn Transaction>,
     access: Access,
+    version: RoutingVersion,
     claimed: Vec<Claimed>,
     turn: Option<WriterTurn>,
 }
@@ -296,7 +297,7 @@ impl Txn {
         for savepoint in &self.savepoints {
             transaction.savepoint(&savepoint.name).await.map_err(people)?;
         }
-        let part = Part { transaction, access, claimed: visit.units.clone(), turn };
+        let part = Part { transaction, access, version: visit.version, claimed: visit.units.clone(), turn };
         self.parts.insert(visit.shard.clone(), part);
         Ok(())
     }
@@ -478,10 +479,11 @@ impl Txn {
             let since = part.transaction.state();
             let turn = self.turn(&shard, bounds).await?;
             let limits = bounds.limits(&*self.database.env);
-            let begin = Begin { since, limits, ..Begin::new(Claim::default(), Access::Write) };
+            let claim = Claim { version: part.version, units: part.claimed.clone() };
+            let begin = Begin { since, limits, ..Begin::new(claim, Access::Write) };
             let held = open_shard(&self.database, &shard).await?.begin(begin).await;
             let transaction = held.map_err(|error| noted(&self.database, &shard, error))?;
-            guards.push(Part { transaction, access: Access::Write, claimed: Vec::new(), turn: Some(turn) });
+            guards.push(Part { transaction, access: Access::Write, turn: Some(turn), ..part });
         }
         Ok(guards)
     }

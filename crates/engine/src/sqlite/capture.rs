@@ -13,6 +13,7 @@
 
 use super::raw::Db;
 use super::tenancy::Tenancy;
+use super::units::{self, GroupHash, Touched};
 use super::value;
 use crate::shard::{MAX_REDO_BYTES, SchemaStep};
 use isles_kernel::change::{self, Op, RecordBuilder};
@@ -20,6 +21,7 @@ use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Schema, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder};
 use rusqlite::ffi;
+use rusqlite::types::ValueRef;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -28,6 +30,8 @@ use std::sync::Arc;
 struct Captured {
     table: Table,
     hidden: c_int,
+    /// The group of a table that is sharded by its key.
+    group: Option<GroupHash>,
     types: Vec<DataType>,
     /// Columns that say which row it is: hidden ones and the primary key.
     identity: Vec<c_int>,
@@ -66,6 +70,8 @@ pub(super) struct Capture {
     last: Option<(Arc<Captured>, usize)>,
     /// A change that could not be recorded. Its transaction must fail.
     pub(super) failed: Option<String>,
+    /// The units of all rows that changed, whether they are recorded or not.
+    pub(super) touched: Touched,
     /// Who is told of rows of tenant tables that change.
     tenancy: Option<*const Tenancy>,
 }
@@ -111,6 +117,7 @@ impl Capture {
     pub(super) fn clear(&mut self) {
         self.chapters.clear();
         self.record.clear();
+        self.touched.clear();
         self.redo_only = false;
         self.overflown = false;
         self.last = None;
@@ -135,6 +142,10 @@ fn captured(table: &Table) -> Arc<Captured> {
     Arc::new(Captured {
         table: table.clone(),
         hidden,
+        group: match &table.kind {
+            TableKind::Hash { group, .. } => Some(GroupHash::of(group)),
+            _ => None,
+        },
         types: table.columns.iter().map(|column| column.ty).collect(),
         identity: (0..hidden).chain(key).collect(),
     })
@@ -166,12 +177,8 @@ unsafe extern "C" fn on_change(
     if name.starts_with(b"_isles") {
         return;
     }
-    // SAFETY: the tenancy is boxed beside the connection and outlives it; we are inside the hook.
-    unsafe {
-        if let Some(tenancy) = capture.tenancy {
-            show_tenants(&*tenancy, capture, db, op, name);
-        }
-    }
+    // SAFETY: we are inside the hook.
+    unsafe { capture.look_at_units(db, op, name) };
     if !capture.enabled {
         return;
     }
@@ -200,25 +207,41 @@ unsafe extern "C" fn on_change(
     }
 }
 
-/// Shows the tenants of a row, as it was and as it becomes, to the fence.
-///
-/// # Safety
-/// Inside the hook, on the thread that runs the statement.
-unsafe fn show_tenants(tenancy: &Tenancy, capture: &Capture, db: *mut ffi::sqlite3, op: c_int, name: &[u8]) {
-    if !tenancy.is_foreign() {
-        return;
-    }
-    let Some(table) = capture.tables.get(name).filter(|table| table.table.kind == TableKind::Tenant) else { return };
-    let image = Image { db, table };
-    let sides: &[Side] = match op {
-        ffi::SQLITE_INSERT => &[Side::New],
-        ffi::SQLITE_DELETE => &[Side::Old],
-        _ => &[Side::Old, Side::New],
-    };
-    for side in sides {
-        // SAFETY: the caller's promise; the text is compared before anything else is asked of the row.
-        let key = unsafe { image.value(0, *side).map(|value| value::argument_ref(value)) };
-        tenancy.look(key.and_then(|key| key.as_bytes().ok()));
+impl Capture {
+    /// Notes the units of a row, as it was and as it becomes, and shows its tenants to the fence.
+    ///
+    /// # Safety
+    /// Inside the hook, on the thread that runs the statement.
+    unsafe fn look_at_units(&mut self, db: *mut ffi::sqlite3, op: c_int, name: &[u8]) {
+        let table = match &self.last {
+            Some((table, _)) if table.table.name.as_bytes() == name => table,
+            _ => match self.tables.get(name) {
+                Some(table) => table,
+                None => return,
+            },
+        };
+        let sides: &[Side] = match op {
+            ffi::SQLITE_INSERT => &[Side::New],
+            ffi::SQLITE_DELETE => &[Side::Old],
+            _ => &[Side::Old, Side::New],
+        };
+        let image = Image { db, table };
+        for side in sides {
+            // SAFETY: the caller's promise; the value is used before anything else is asked of the row.
+            let unit = unsafe { image.value(0, *side).map(|value| value::argument_ref(value)) };
+            self.touched.add(match (&table.table.kind, &table.group, unit) {
+                (TableKind::Hash { .. }, Some(group), Some(ValueRef::Integer(bucket))) => group.bucket(bucket as u64),
+                (TableKind::Tenant, _, key) => {
+                    let key = key.and_then(|key| key.as_bytes().ok());
+                    if let Some(tenancy) = self.tenancy {
+                        // SAFETY: the tenancy is boxed beside the connection and outlives it.
+                        unsafe { (*tenancy).look(key) };
+                    }
+                    units::tenant(key.unwrap_or_default())
+                }
+                _ => units::SHARED,
+            });
+        }
     }
 }
 

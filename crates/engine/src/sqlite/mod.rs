@@ -54,6 +54,7 @@ mod snapshot;
 pub mod stage;
 mod tenancy;
 mod transaction;
+mod units;
 mod value;
 mod writer;
 
@@ -197,6 +198,7 @@ struct Shared {
     /// Counts commits, before they are answered: a reader whose snapshot has this number sees everything that anyone
     /// has been told of.
     state_number: AtomicU64,
+    changes: units::Changes,
     /// Why the shard has stopped, once it has.
     stopped: OnceLock<ShardError>,
     commits: AtomicU64,
@@ -272,6 +274,7 @@ impl SqliteShard {
             env,
             options,
             state_number: AtomicU64::new(first_state),
+            changes: units::Changes::new(),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),

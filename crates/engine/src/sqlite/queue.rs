@@ -242,7 +242,7 @@ fn run_one(shared: &Shared, writer: &mut Writer, members: Vec<Box<dyn Member>>, 
 }
 
 /// Publishes the new state and then answers: whoever hears of a commit can see it.
-fn answer(shared: &Shared, writer: &Writer, result: GroupResult) {
+fn answer(shared: &Shared, writer: &mut Writer, result: GroupResult) {
     if let Some(why) = result.fatal {
         shared.stop(ShardError::Stopped(why));
     } else {
@@ -253,9 +253,16 @@ fn answer(shared: &Shared, writer: &Writer, result: GroupResult) {
     result.answers.into_iter().for_each(|(member, result)| member.finish(result));
 }
 
-pub(super) fn publish(shared: &Shared, writer: &Writer) {
+pub(super) fn publish(shared: &Shared, writer: &mut Writer) {
+    // Nobody else commits, so nobody else counts.
+    let next = shared.state_number.load(Ordering::SeqCst) + 1;
+    let (known, now) = (shared.published.load(), &writer.state);
+    if !Arc::ptr_eq(&known.schema, &now.schema) || !Arc::ptr_eq(&known.fences, &now.fences) {
+        writer.capture().touched.add_everything();
+    }
+    shared.changes.note(&writer.capture().touched, next);
     shared.published.store(Arc::new(writer.state.clone()));
-    shared.state_number.fetch_add(1, Ordering::SeqCst);
+    shared.state_number.store(next, Ordering::SeqCst);
 }
 
 /// What is due after a commit, and nobody's answer waits for.

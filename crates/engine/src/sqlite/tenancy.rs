@@ -72,7 +72,7 @@ impl Tenancy {
         }
     }
 
-    pub(super) fn is_foreign(&self) -> bool {
+    fn is_foreign(&self) -> bool {
         self.foreign.get()
     }
 

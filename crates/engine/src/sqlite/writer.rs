@@ -532,6 +532,7 @@ fn apply_transaction(writer: &mut Writer, member: &mut dyn Member) -> Result<()>
         Ok(()) => {
             let pages = db.wal_pages();
             writer.db.set_wal_pages(pages);
+            writer.capture().touched.add_everything();
             writer.committed = writer.state.clone();
             if !Arc::ptr_eq(&before.schema, &writer.state.schema) {
                 writer.follow_schema();

@@ -65,24 +65,35 @@ const TABLES_EVERY: u64 = 50;
 
 impl History {
     pub(crate) async fn run(setup: Setup, seed: u64, statements: u64) -> History {
-        let mut history = History { setup, seed, counts: Counts::default(), disagreements: Vec::new() };
         let server = Server::start(setup).await;
         let (isles, oracle) = (server.isles().await, Server::oracle().await);
-        let mut generator = Generator::new(seed);
+        let generator = Generator::new(seed);
         for table in generator.tables() {
             let (ours, plain) = table.create();
             must(&isles, &ours).await;
             must(&oracle, &plain).await;
         }
+        History::of_sessions(setup, seed, (&isles, &oracle), generator, statements).await
+    }
+
+    /// A history over tables that are there, and empty.
+    pub(crate) async fn of_sessions(
+        setup: Setup,
+        seed: u64,
+        (isles, oracle): (&Client, &Client),
+        mut generator: Generator,
+        statements: u64,
+    ) -> History {
+        let mut history = History { setup, seed, counts: Counts::default(), disagreements: Vec::new() };
         for sql in generator.fill() {
-            must(&isles, &sql).await;
-            must(&oracle, &sql).await;
+            must(isles, &sql).await;
+            must(oracle, &sql).await;
         }
         for n in 0..statements {
             let statement = generator.statement();
-            history.step(&isles, &oracle, &statement, &mut generator).await;
+            history.step(isles, oracle, &statement, &mut generator).await;
             if n % TABLES_EVERY == TABLES_EVERY - 1 || n + 1 == statements {
-                history.compare_tables(&isles, &oracle, &generator).await;
+                history.compare_tables(isles, oracle, &generator).await;
             }
             if history.disagreements.len() >= DISAGREEMENTS {
                 break;

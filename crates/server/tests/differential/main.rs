@@ -8,6 +8,7 @@
 mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod tenants;
 
 use compare::History;
 use harness::Setup;
@@ -41,6 +42,36 @@ async fn agree(setup: Setup, first_seed: u64) {
     println!("{total}");
     assert!(total.refused * 100 <= total.statements * REFUSED_PERCENT, "too much is refused: {total}");
     assert!(total.rows > total.statements, "hardly any statement returned rows: {total}");
+}
+
+async fn neighbours_agree(setup: Setup, first_seed: u64) {
+    let statements = number("ISLES_FUZZ_STATEMENTS").unwrap_or(STATEMENTS) / 2;
+    let seeds = match number("ISLES_FUZZ_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => first_seed..first_seed + statements.div_ceil(HISTORY),
+    };
+    let mut total = compare::Counts::default();
+    for seed in seeds {
+        for history in tenants::run(setup, seed, HISTORY).await {
+            history.assert_agreed();
+            total.add(&history.counts);
+        }
+    }
+    println!("{total}");
+    assert!(total.rows > total.statements, "hardly any statement returned rows: {total}");
+}
+
+/// I-41: whatever others do, a tenant sees what a database of its own would show.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_of_sqlite_shards_do_not_notice_each_other() {
+    neighbours_agree(Setup::Sqlite { shards: 1 }, 5_000).await;
+    neighbours_agree(Setup::Sqlite { shards: 3 }, 5_500).await;
+}
+
+/// I-41
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_of_postgresql_shards_do_not_notice_each_other() {
+    neighbours_agree(Setup::Postgres { shards: 1 }, 6_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

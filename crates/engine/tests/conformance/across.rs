@@ -64,9 +64,10 @@ pub(crate) async fn tenants_move_with_their_rows(here: World, there: World) {
     }
     copy_table(&source, &target, &notes()).await;
     check_equal(&source, &target, "notes").await;
-    let names =
-        target.query(&[TEXT, TEXT], "SELECT _tenant, _shard FROM notes WHERE id = 1 ORDER BY _tenant", vec![]).await;
-    assert_eq!(names, [values!["", None::<&str>], values!["acme", "acme"], values!["beta", "beta"]]);
+    for name in [None, Some("acme"), Some("beta")] {
+        let names = target.query_as(name, &[TEXT, TEXT], "SELECT _tenant, _shard FROM notes WHERE id = 1").await;
+        assert_eq!(names, [values![name.unwrap_or(""), name]]);
+    }
 }
 
 /// I-10: the gate of a cutover compares schemas of both sides.

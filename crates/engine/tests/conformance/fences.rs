@@ -145,7 +145,7 @@ pub(crate) async fn a_pinned_tenant_goes_by_its_own_fence(world: World) {
     let write = |name: Option<&'static str>| {
         let unit = name.and_then(tenant);
         let statement = insert_note(db.engine(), name, 1, "x");
-        db.execute(Request::write(claim_tenant(1, unit), vec![statement]))
+        db.execute(Request::write(claim_tenant(1, unit), vec![statement]).acting_for(acting(name)))
     };
     let error = write(Some("acme")).await.unwrap_err();
     let unit = Unit::Tenant(tenant("acme"));
@@ -155,6 +155,12 @@ pub(crate) async fn a_pinned_tenant_goes_by_its_own_fence(world: World) {
     let read = |units: Claim| db.execute(Request::read(units, count_of("SELECT count(*) AS n FROM notes").composed()));
     assert_eq!(read(claim_tenant(1, tenant("acme"))).await.unwrap_err(), error);
     read(claim_tenant(1, tenant("beta"))).await.unwrap();
+    let as_tenant = |name: &'static str| {
+        let read = count_of("SELECT count(*) AS n FROM notes").composed();
+        db.execute(Request::read(claim_tenant(1, tenant(name)), read).acting_for(acting(Some(name))))
+    };
+    assert_eq!(as_tenant("acme").await.unwrap_err(), error, "a read in a transaction of its own is refused alike");
+    assert_eq!(as_tenant("beta").await.unwrap()[0].rows, [values![1]]);
     let both = |first: Claim, second: Claim| Claim { units: [first.units, second.units].concat(), ..first };
     read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, None))).await.unwrap();
     let refused = read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, tenant("acme")))).await;

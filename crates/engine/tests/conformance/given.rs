@@ -8,7 +8,7 @@ use crate::seen;
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{
-    Begin, Engine, KeyRange, Limits, Outcome, Request, Row, Shard, Statement, StoredRow, Transaction,
+    ActsFor, Begin, Engine, KeyRange, Limits, Outcome, Request, Row, Shard, Statement, StoredRow, Transaction,
 };
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, StreamId, TenantId};
@@ -74,6 +74,11 @@ fn tenants_group() -> GroupName {
 
 pub(crate) fn tenant(name: &str) -> Option<TenantId> {
     Some(TenantId::new(name).expect("valid"))
+}
+
+/// On behalf of a tenant, or of the null one.
+pub(crate) fn acting(name: Option<&str>) -> ActsFor {
+    ActsFor::Tenant(name.and_then(tenant))
 }
 
 pub(crate) fn stream(name: &str) -> StreamId {
@@ -285,7 +290,19 @@ impl Db {
     }
 
     pub(crate) async fn put_note(&self, tenant: Option<&str>, id: i64, body: &str) {
-        self.write(vec![insert_note(self.engine(), tenant, id, body)]).await.expect("a note is inserted");
+        self.write_note(tenant, id, body).await.expect("a note is inserted");
+    }
+
+    /// Inserts a note as its tenant.
+    pub(crate) async fn write_note(&self, name: Option<&str>, id: i64, body: &str) -> Result<Vec<Outcome>> {
+        let statement = insert_note(self.engine(), name, id, body);
+        self.execute(Request::write(claim(), vec![statement]).acting_for(acting(name))).await
+    }
+
+    /// A read on behalf of a tenant.
+    pub(crate) async fn query_as(&self, name: Option<&str>, columns: &[DataType], sql: &str) -> Vec<Row> {
+        let request = Request::read(claim(), select(columns, sql, vec![])).acting_for(acting(name));
+        self.execute(request).await.unwrap_or_else(|error| panic!("{sql}: {error}")).remove(0).rows
     }
 
     pub(crate) async fn query(&self, columns: &[DataType], sql: &str, params: Vec<Value>) -> Vec<Row> {

@@ -179,7 +179,7 @@ pub(crate) async fn a_tenants_unique_key_is_its_own(world: World) {
     db.put_note(Some("beta"), 1, "x").await;
     db.put_note(None, 1, "x").await;
     for name in [Some("acme"), None] {
-        let error = db.write(vec![insert_note(db.engine(), name, 2, "x")]).await.unwrap_err();
+        let error = db.write_note(name, 2, "x").await.unwrap_err();
         assert_eq!(sqlstate(&error), "23505", "{name:?}");
     }
     assert_eq!(db.rows("notes").await.len(), 3);
@@ -201,7 +201,7 @@ pub(crate) async fn a_tenants_row_may_refer_to_a_reference_table(world: World) {
     db.must("INSERT INTO titles (name) VALUES ('known')", vec![]).await;
     db.put_note(Some("acme"), 1, "known").await;
     db.put_note(None, 1, "known").await;
-    let error = db.write(vec![insert_note(db.engine(), Some("acme"), 2, "unknown")]).await.unwrap_err();
+    let error = db.write_note(Some("acme"), 2, "unknown").await.unwrap_err();
     assert_eq!(sqlstate(&error), "23503");
 }
 

@@ -65,8 +65,8 @@ pub(crate) async fn tenants_move_with_their_rows(here: World, there: World) {
     copy_table(&source, &target, &notes()).await;
     check_equal(&source, &target, "notes").await;
     for name in [None, Some("acme"), Some("beta")] {
-        let names = target.query_as(name, &[TEXT, TEXT], "SELECT _tenant, _shard FROM notes WHERE id = 1").await;
-        assert_eq!(names, [values![name.unwrap_or(""), name]]);
+        let (key, sql) = (name.unwrap_or(""), "SELECT _tenant, _shard FROM notes WHERE _tenant = $1 AND id = 1");
+        assert_eq!(target.query_as(name, &[TEXT, TEXT], sql, values![key]).await, [values![key, name]]);
     }
 }
 

@@ -300,8 +300,14 @@ impl Db {
     }
 
     /// A read on behalf of a tenant.
-    pub(crate) async fn query_as(&self, name: Option<&str>, columns: &[DataType], sql: &str) -> Vec<Row> {
-        let request = Request::read(claim(), select(columns, sql, vec![])).acting_for(acting(name));
+    pub(crate) async fn query_as(
+        &self,
+        name: Option<&str>,
+        columns: &[DataType],
+        sql: &str,
+        params: Vec<Value>,
+    ) -> Vec<Row> {
+        let request = Request::read(claim(), select(columns, sql, params)).acting_for(acting(name));
         self.execute(request).await.unwrap_or_else(|error| panic!("{sql}: {error}")).remove(0).rows
     }
 

@@ -10,7 +10,9 @@ use isles_engine::shard::{
     Shard, Statement, StoredRow, Transaction,
 };
 use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
-use isles_kernel::schema::{Column, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind, Unit};
+use isles_kernel::schema::{
+    Column, ForeignKey, Key, Object, ObjectKind, OnChange, SchemaChange, Table, TableKind, Unit,
+};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::pgserver::{self, PgOptions, PgServer};
 use std::sync::Arc;
@@ -170,6 +172,15 @@ fn cases() -> Vec<(ActsFor, Option<&'static str>)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_reaches_the_rows_of_its_tenant_and_no_others() {
     let (shard, _) = new_shard().await;
+    // A view would show what its owner sees.
+    let view = Object {
+        name: "bodies".into(),
+        kind: ObjectKind::View,
+        sqlite: String::new(),
+        postgres: "CREATE VIEW bodies AS SELECT body FROM notes".into(),
+        postgres_drop: "DROP VIEW bodies".into(),
+    };
+    shard.apply_schema(SchemaVersion(1), vec![SchemaChange::CreateObject(view)]).await.expect("the view is made");
     for (acts_for, owner) in cases() {
         let own: Vec<String> =
             owner.into_iter().flat_map(|owner| [1, 2].map(|id| format!("{id} of {owner}"))).collect();
@@ -177,6 +188,7 @@ async fn a_read_reaches_the_rows_of_its_tenant_and_no_others() {
             "SELECT body FROM notes ORDER BY body",
             "SELECT body FROM (SELECT * FROM notes UNION SELECT * FROM notes) AS n ORDER BY body",
             "WITH n AS (SELECT * FROM notes) SELECT body FROM n ORDER BY body",
+            "SELECT body FROM bodies ORDER BY body",
             "SELECT n.body FROM notes AS n JOIN tags AS t ON t.note = n.id ORDER BY 1",
             "SELECT n.body FROM notes AS n WHERE EXISTS (SELECT FROM tags) ORDER BY 1",
             "SELECT n.body FROM tags AS t LEFT JOIN LATERAL (SELECT body FROM notes WHERE id = t.id) AS n ON true ORDER BY 1",

@@ -5,8 +5,8 @@ use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_engine::postgres::{PostgresOptions, PostgresShard};
 use isles_engine::shard::{
-    Batch, Begin, ImportMode, Incoming, Isolation, KeyRange, Limits, Request, RowVersion, Scope, Shard, Statement,
-    StoredRow,
+    ActsFor, Batch, Begin, ImportMode, Incoming, Isolation, KeyRange, Limits, Request, RowVersion, Scope, Shard,
+    Statement, StoredRow,
 };
 use isles_kernel::change::{Change, Op};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
@@ -140,6 +140,13 @@ async fn one_int(shard: &PostgresShard, text: &str) -> i64 {
 
 async fn run(shard: &PostgresShard, text: &str) -> u64 {
     let request = Request::write(claim(9, 0), vec![sql(text, vec![])]);
+    shard.execute(request).await.unwrap_or_else(|error| panic!("{text}: {error}"))[0].affected
+}
+
+/// As [`run`], on behalf of a tenant.
+async fn run_as(shard: &PostgresShard, tenant: Option<&str>, text: &str) -> u64 {
+    let tenant = tenant.map(|name| TenantId::new(name).expect("valid"));
+    let request = Request::write(claim(9, 0), vec![sql(text, vec![])]).acting_for(ActsFor::Tenant(tenant));
     shard.execute(request).await.unwrap_or_else(|error| panic!("{text}: {error}"))[0].affected
 }
 
@@ -765,13 +772,16 @@ async fn the_log_has_cascades_triggers_upserts_and_changes_of_keys() {
     run(&shard, "INSERT INTO items (_bucket, id, body) VALUES (1, 1, 'y') ON CONFLICT (id) DO NOTHING").await;
     run(&shard, "UPDATE items SET body = body").await;
     run(&shard, "UPDATE items SET id = 2, _bucket = 2").await;
-    run(&shard, "INSERT INTO notes (_shard, id, parent) VALUES ('acme', 1, NULL), ('acme', 2, 1), (NULL, 1, NULL)")
+    run_as(&shard, Some("acme"), "INSERT INTO notes (_shard, id, parent) VALUES ('acme', 1, NULL), ('acme', 2, 1)")
         .await;
-    run(&shard, "DELETE FROM notes WHERE _shard = 'acme' AND id = 1").await;
-    run(&shard, "UPDATE notes SET _shard = 'other'").await;
+    run_as(&shard, None, "INSERT INTO notes (_shard, id) VALUES (NULL, 1)").await;
+    run_as(&shard, Some("acme"), "DELETE FROM notes WHERE id = 1").await;
     let refused = Request::write(claim(1, 0), vec![sql("TRUNCATE items", vec![])]);
-    assert_eq!(shard.execute(refused).await.expect_err("it is refused").for_people().sqlstate, "0A000");
+    assert_eq!(shard.execute(refused).await.expect_err("it is refused").for_people().sqlstate, "42501");
     let copy = client(&url).await;
+    copy.batch_execute("UPDATE notes SET _shard = 'other'").await.expect("no client could");
+    let refused = copy.batch_execute("TRUNCATE items").await.expect_err("it is refused");
+    assert_eq!(refused.code().map(|code| code.code()), Some("0A000"));
     copy.batch_execute("SET session_replication_role = replica").await.expect("a superuser may");
     copy.batch_execute("INSERT INTO items (_bucket, id) VALUES (0, 8)").await.expect("it writes");
     let log = read_log(&shard, from, 3, 14).await;
@@ -866,6 +876,7 @@ async fn a_lent_connection_carries_nothing_from_its_last_user() {
         "SELECT pg_advisory_lock(42)",
         "LISTEN left_behind",
         "DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1",
+        "SET ROLE NONE",
         "SET ROLE weak",
     ];
     for point in 0..=4 {
@@ -893,7 +904,7 @@ async fn a_lent_connection_carries_nothing_from_its_last_user() {
     }
     // The same through requests, which are the usual way, and dropped at any moment.
     for micros in [0, 100, 300, 1_000, 3_000, 10_000] {
-        let request = Request::write(claim(1, 0), mess[..10].iter().map(|text| sql(text, vec![])).collect());
+        let request = Request::write(claim(1, 0), mess[..11].iter().map(|text| sql(text, vec![])).collect());
         let _ = tokio::time::timeout(Duration::from_micros(micros), shard.execute(request)).await;
         assert_eq!(state().await, clean, "after a request dropped at {micros} µs");
     }
@@ -1323,6 +1334,15 @@ async fn an_ordinary_user_is_enough() {
     server.run_sql("postgres", "CREATE ROLE plain LOGIN");
     server.run_sql("postgres", "CREATE DATABASE plain OWNER plain");
     let url = server.url("plain").replace("postgres@", "plain@");
+    // The clients' role is there or not, as other tests have opened shards of this server or have not.
+    let refused = try_open(&url, PostgresOptions::default()).await.map(drop_shard).expect_err("it may make no role");
+    let hint = refused.for_people().hint.expect("what to do");
+    assert!(hint.contains("CREATE ROLE isles_tenant NOLOGIN; GRANT isles_tenant TO \"plain\""), "{hint}");
+    server.run_sql(
+        "postgres",
+        "DO $$ BEGIN CREATE ROLE isles_tenant NOLOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$; \
+         GRANT isles_tenant TO plain",
+    );
     let shard = open_at(&url, PostgresOptions::default()).await;
     prepare(&shard).await;
     let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
@@ -1344,16 +1364,23 @@ async fn an_ordinary_user_is_enough() {
 async fn a_client_cannot_switch_the_capture_off() {
     let (shard, _) = new_shard().await;
     let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");
+    let write = |texts: &[&str]| {
+        let request = Request::write(claim(1, 1), texts.iter().map(|text| sql(text, vec![])).collect());
+        request.acting_for(ActsFor::Tenant(Some(TenantId::new("a").expect("valid"))))
+    };
     let texts = [
         "SELECT set_config('isles.applying', 'guess', true)",
-        "SET LOCAL session_replication_role = replica",
         "SET LOCAL synchronous_commit = off",
         "INSERT INTO items (_bucket, id) VALUES (1, 1)",
         "INSERT INTO notes (_shard, id) VALUES ('a', 1)",
     ];
-    let request = Request::write(claim(1, 1), texts.iter().map(|text| sql(text, vec![])).collect());
-    shard.execute(request).await.expect("it runs");
-    assert_eq!(read_log(&shard, from, 10, 2).await.len(), 2);
+    shard.execute(write(&texts)).await.expect("it runs");
+    // Only who may set it and has left the clients' role.
+    let replica = "SET LOCAL session_replication_role = replica";
+    assert_eq!(shard.execute(write(&[replica])).await.expect_err("it is refused").for_people().sqlstate, "42501");
+    let texts = ["SET LOCAL ROLE NONE", replica, "INSERT INTO items (_bucket, id) VALUES (1, 2)"];
+    shard.execute(write(&texts)).await.expect("it runs");
+    assert_eq!(read_log(&shard, from, 10, 3).await.len(), 3);
 }
 
 /// A row that had a unique value before another one got it arrives late, in a batch of its own.
@@ -1383,15 +1410,17 @@ async fn the_older_of_two_rows_that_collide_gives_way() {
         assert_eq!(rows, vec![(1, Value::text("y")), (3, Value::text("x"))], "{history:#?}");
         drop(snapshot);
         shard.forget_stream(&name).await.expect("forgotten");
-        run(&shard, "DELETE FROM notes").await;
+        assert_eq!(run_as(&shard, Some("a"), "DELETE FROM notes").await, 2);
         turn = turn * 31 % 1_009;
         let (a, b) = (turn % 6, turn / 6 % 6);
         history.swap(a, b);
     }
-    run(&shard, "INSERT INTO notes (_shard, id, body) VALUES ('a', 9, 'x')").await;
+    run_as(&shard, Some("a"), "INSERT INTO notes (_shard, id, body) VALUES ('a', 9, 'x')").await;
     let refused = shard.apply(batch(vec![note(Some("a"), 3, 9, None, Some("x"))])).await;
     assert!(refused.is_err(), "a row of our own does not give way");
-    assert_eq!(one_int(&shard, "SELECT id FROM notes").await, 9);
+    let mut snapshot = shard.snapshot().await.expect("a snapshot");
+    let page = snapshot.page(&KeyRange::table("notes"), 10).await.expect("a page");
+    assert_eq!(page.rows.iter().map(|row| int(&row.values[0])).collect::<Vec<_>>(), vec![9]);
 }
 
 /// The fence in SQL says what the fence in Rust says, for every claim.

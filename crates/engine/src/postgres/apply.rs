@@ -18,6 +18,7 @@
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::pool::Conn;
+use super::tenancy::OWN;
 use super::unique;
 use super::value::{Param, declared};
 use crate::error::{Result, ShardError};
@@ -55,9 +56,11 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
 }
 
 async fn begin_foreign(conn: &Conn) -> Result<()> {
-    let text = "BEGIN READ WRITE; SET LOCAL session_replication_role = replica; \
-                SELECT set_config('isles.applying', secret, true) FROM _isles.meta";
-    match conn.batch_execute(text).await.map_err(fault::before_commit) {
+    let text = format!(
+        "BEGIN READ WRITE; {OWN}; SET LOCAL session_replication_role = replica; \
+         SELECT set_config('isles.applying', secret, true) FROM _isles.meta"
+    );
+    match conn.batch_execute(&text).await.map_err(fault::before_commit) {
         Err(ShardError::Statement(error)) if error.sqlstate == "42501" => Err(ShardError::invalid(
             "the shard's user may not set session_replication_role; grant it with GRANT SET ON PARAMETER",
         )),
@@ -444,7 +447,7 @@ pub(super) async fn import(
     for row in rows {
         check_row(table, &row.unit, &row.values)?;
     }
-    conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
+    conn.batch_execute(&format!("BEGIN READ WRITE; {OWN}")).await.map_err(fault::before_commit)?;
     let values = match mode {
         ImportMode::Insert => rows.iter().map(|row| (&row.unit, row.values.as_slice())).collect(),
         ImportMode::Upsert => last_of_each_key(table, rows),

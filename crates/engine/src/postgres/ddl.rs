@@ -6,7 +6,10 @@
 //! Each table has our triggers. Their names begin with a control character because triggers fire in the order of
 //! their names: a client's trigger that changes the same row again must find the first change logged before its
 //! own. They fire `ALWAYS`, so that `session_replication_role` cannot switch them off.
+//!
+//! Each table is made with its fence ([`tenancy`]), in one transaction: none is ever there without it.
 
+use super::tenancy;
 use super::value::type_of;
 use isles_kernel::form;
 use isles_kernel::schema::{
@@ -66,7 +69,9 @@ struct Print<'a> {
 impl Print<'_> {
     fn change(&self, change: &SchemaChange) -> Vec<String> {
         match change {
-            SchemaChange::CreateNamespace { namespace } => vec![format!("CREATE SCHEMA {}", quote(namespace))],
+            SchemaChange::CreateNamespace { namespace } => {
+                vec![format!("CREATE SCHEMA {}", quote(namespace)), tenancy::namespace_grant(namespace)]
+            }
             SchemaChange::DropNamespace { namespace } => vec![format!("DROP SCHEMA {}", quote(namespace))],
             SchemaChange::CreateTable(table) => create_table(table, self.next, self.capture),
             SchemaChange::DropTable { table } => vec![format!("DROP TABLE {}", table_name(table))],
@@ -96,7 +101,9 @@ impl Print<'_> {
                 None => vec![],
             },
             SchemaChange::RenameConstraint { table, constraint, to } => self.rename_constraint(table, constraint, to),
-            SchemaChange::CreateObject(object) => vec![object.postgres.clone()],
+            SchemaChange::CreateObject(object) => {
+                [object.postgres.clone()].into_iter().chain(tenancy::object_fence(object)).collect()
+            }
             SchemaChange::DropObject { name } => {
                 self.old.objects.get(name).map(|object| object.postgres_drop.clone()).into_iter().collect()
             }
@@ -196,7 +203,7 @@ fn rename_index(table: &str, key: &str, to: &str) -> String {
     format!("ALTER INDEX {} RENAME TO {}", index_name(table, key), quote(to))
 }
 
-fn text_literal(text: &str) -> String {
+pub(super) fn text_literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
@@ -256,7 +263,8 @@ fn create_table(table: &Table, schema: &Schema, capture: Capture) -> Vec<String>
     parts.extend(table.foreign_keys.iter().map(|foreign| foreign_key_text(table, foreign, schema)));
     let create = format!("CREATE TABLE {} ({})", table_name(&table.name), parts.join(", "));
     let keys = table.keys.iter().map(|key| create_key(table, key));
-    [create].into_iter().chain(keys).chain(triggers(table)).chain(switch(&table.name, capture)).collect()
+    let switch = switch(&table.name, capture);
+    [create].into_iter().chain(keys).chain(triggers(table)).chain(switch).chain(tenancy::table_fence(table)).collect()
 }
 
 fn primary_key(table: &Table) -> String {

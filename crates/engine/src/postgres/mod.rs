@@ -6,9 +6,11 @@
 //!   * [`session`]      a connection, driven by whoever waits on it
 //!   * [`pool`]         connections, lent clean and taken back clean
 //!   * [`fence`]        the fence, by advisory locks and a fresh snapshot
+//!   * [`tenancy`]      the second fence around tenants, by row level security
 //!   * [`setup`]        our own tables and functions, in schema `_isles`
 //!   * [`ddl`]          the kernel's schema in PostgreSQL's dialect, and the triggers
 //!   * [`schema`]       the stored schema and its history
+//!   * [`probe`]        whether the second fence holds, when a shard is opened
 //!   * [`log`]          the change log and its readers
 //!   * [`scan`]         whether a statement reads or writes
 //!   * [`pledge`]       one shard's part of a commit over several
@@ -18,12 +20,13 @@
 //!   * [`unique`]       rows that collide while they arrive out of order
 //!
 //! User tables are in `public`. There are three pools, so that no one waits for a connection that is held by someone
-//! who waits for him: clients' work; our own short looks, also in the midst of a client's transaction; and changes of
+//! who waits for him: clients' work, in a role of its own; our own short looks, also in the midst of a client's transaction; and changes of
 //! fences, schema and capture, which wait for clients to end.
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-1, I-2  the server's: an answer leaves after its COMMIT, with `synchronous_commit` on in every session
 //!   * I-29      the log is written in the transaction that makes the change, by triggers
+//!   * I-44      tenants are kept apart by the server, too
 
 mod apply;
 mod ddl;
@@ -32,11 +35,13 @@ mod fence;
 mod log;
 mod pledge;
 mod pool;
+mod probe;
 mod scan;
 mod schema;
 mod session;
 mod setup;
 mod snapshot;
+mod tenancy;
 mod transaction;
 mod unique;
 mod value;
@@ -107,9 +112,10 @@ impl PostgresShard {
     pub async fn open(id: ShardId, url: &str, env: Arc<dyn Env>, options: PostgresOptions) -> Result<PostgresShard> {
         let config = pool::parse_url(url)?;
         let pool = |size: usize| Connections::new(config.clone(), size, env.clone());
+        let clients = Connections::new(tenancy::for_clients(config.clone()), options.connections, env.clone());
         let inner = Inner {
             id,
-            clients: Arc::new(pool(options.connections)),
+            clients: Arc::new(clients),
             control: Arc::new(pool(CONTROL_CONNECTIONS)),
             admin: pool(ADMIN_CONNECTIONS),
             env: env.clone(),
@@ -135,6 +141,9 @@ impl Inner {
         self.schema.store(Arc::new(schema));
         log::settle_if_needed(&conn, self.env.as_ref()).await?;
         conn.finish(Ended::Closed);
+        let client = self.clients.lend().await?;
+        probe::run(&client, &self.schema.load()).await?;
+        client.finish(Ended::Closed);
         Ok(())
     }
 
@@ -323,11 +332,9 @@ impl Shard for PostgresShard {
     }
 
     async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        let taken = self
-            .inner
-            .within(OWN_LIMIT, snapshot::take(&self.inner.clients, &*self.inner.env, &self.inner.marks))
-            .await?;
-        Ok(Box::new(taken))
+        let inner = &self.inner;
+        let take = snapshot::take(&inner.clients, &inner.control, &*inner.env, &inner.marks);
+        Ok(Box::new(inner.within(OWN_LIMIT, take).await?))
     }
 
     async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()> {

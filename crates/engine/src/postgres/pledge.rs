@@ -13,6 +13,7 @@
 
 use super::fault;
 use super::pool::{Conn, Connections};
+use super::tenancy::OWN;
 use super::transaction::bounded;
 use crate::env::Env;
 use crate::error::{Result, ShardError, SqlError};
@@ -39,9 +40,11 @@ fn name(id: &PledgeId, shard: &ShardId) -> String {
     format!("{id}.{shard}")
 }
 
-/// As a commit: a client may have made it asynchronous.
+/// As a commit: a client may have made it asynchronous. The server lets nobody but the role that prepares say the word, and
+/// that must be ours, while triggers that were put off are the client's.
 pub(super) fn prepare_text(id: &PledgeId, shard: &ShardId) -> String {
-    format!("SET LOCAL synchronous_commit = on; PREPARE TRANSACTION '{}'", name(id, shard))
+    let name = name(id, shard);
+    format!("SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; {OWN}; PREPARE TRANSACTION '{name}'")
 }
 
 /// A server that is not set up for it says so in its own words; ours say what to do.

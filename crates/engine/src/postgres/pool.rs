@@ -51,10 +51,10 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// What every session begins with, and goes back to: `RESET ALL` restores what the startup message said.
 const SESSION: &str = "-c default_transaction_read_only=on -c timezone=UTC -c datestyle=ISO,YMD -c extra_float_digits=1 \
                        -c bytea_output=hex -c standard_conforming_strings=on -c synchronous_commit=on -c search_path=public \
-                       -c statement_timeout=600000";
+                       -c statement_timeout=600000 -c row_security=on";
 
 /// Brings a session back to where it began. One message, so one round trip; none of it can be undone by a client.
-const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
+const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; \
                      SELECT pg_catalog.pg_advisory_unlock_all(), _isles.forget_prepared(); DISCARD TEMP; DISCARD SEQUENCES";
 
 /// How a connection's last transaction ended.

@@ -7,6 +7,7 @@
 
 use super::ddl::{self, Capture};
 use super::pool::Conn;
+use super::tenancy::{BACK, OWN};
 use super::{fault, fence};
 use crate::error::{Result, ShardError};
 use crate::shard::SchemaStep;
@@ -44,9 +45,10 @@ pub(super) async fn history(conn: &Conn) -> Result<BTreeMap<i64, Arc<Schema>>> {
     rows.iter().map(|row| Ok((row.get(0), Arc::new(parse(row.get(1))?)))).collect()
 }
 
-/// Makes a change of an open transaction.
+/// Makes a change of an open transaction. If it fails, so has the transaction: a savepoint that it goes back to brings back
+/// the client's role.
 pub(super) async fn step(conn: &Conn, step: &SchemaStep) -> Result<()> {
-    let limits = format!("SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
+    let limits = format!("{OWN}; SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
     conn.batch_execute(&limits).await.map_err(fault::before_commit)?;
     let capture = lock(conn).await?;
     let current = load(conn).await?;
@@ -59,7 +61,7 @@ pub(super) async fn step(conn: &Conn, step: &SchemaStep) -> Result<()> {
     if !step.fences.is_empty() {
         fence::open_missing(conn, &step.fences).await?;
     }
-    conn.batch_execute("SET LOCAL lock_timeout = 0").await.map_err(fault::before_commit)
+    conn.batch_execute(&format!("SET LOCAL lock_timeout = 0; {BACK}")).await.map_err(fault::before_commit)
 }
 
 /// Changes of the schema and switches of the capture take turns: a new table must know whether it is captured.

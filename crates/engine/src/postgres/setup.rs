@@ -7,15 +7,21 @@
 //!   * `stream`       where streams of applied rows stand; `row_version`, how new each applied row is
 //!
 //! Functions pin the settings they depend on, so that nothing a client sets for its session reaches them; `relation`,
-//! which is put in its place as an expression, names its operators in full.
+//! which is put in its place as an expression, names its operators in full. A client's temporary tables come last in
+//! their path, or a type of the same name would be taken for the server's.
+//!
+//! Clients' statements ([`tenancy`]) read the fences and do nothing else here. `capture` writes the log for them, in the
+//! owner's name. Whoever could make a trigger of it would run any text as the owner, so nobody else may.
 
 use super::fault;
 use super::fence::LOCK_CLASS;
 use super::pool::Conn;
+use super::schema;
+use super::tenancy;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 2;
+const FORMAT: i32 = 3;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -38,13 +44,19 @@ pub(super) async fn prepare(conn: &Conn) -> Result<()> {
     if row.get::<_, bool>(2) {
         return Err(ShardError::Unavailable("the server is a standby".into()));
     }
-    let begin = format!("BEGIN READ WRITE; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {SETUP_SLOT})");
-    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
+    tenancy::prepare_role(conn).await?;
+    conn.batch_execute(&format!("BEGIN READ WRITE; {}", lock_text())).await.map_err(fault::before_commit)?;
     // What is there is left alone: making it again would wait for those who use it.
     if stored_format(conn).await? < FORMAT {
         conn.batch_execute(&objects()).await.map_err(fault::before_commit)?;
+        tenancy::fence_all(conn, &schema::load(conn).await?).await?;
     }
     conn.batch_execute("COMMIT").await.map_err(fault::during_commit)
+}
+
+/// Two who set up or test one database take turns, until their transactions end.
+pub(super) fn lock_text() -> String {
+    format!("SELECT pg_advisory_xact_lock({LOCK_CLASS}, {SETUP_SLOT})")
 }
 
 /// The format of what is there; zero if nothing is.
@@ -67,6 +79,7 @@ fn objects() -> String {
     OBJECTS
         .replace("{FORMAT}", &FORMAT.to_string())
         .replace("{CLASS}", &LOCK_CLASS.to_string())
+        .replace("{ROLE}", tenancy::ROLE)
         .replace("{MOVED}", fault::MOVED)
 }
 
@@ -121,7 +134,7 @@ CREATE TABLE IF NOT EXISTS _isles.row_version (
 CREATE INDEX IF NOT EXISTS row_version_stream ON _isles.row_version (stream);
 
 CREATE OR REPLACE FUNCTION _isles.look(claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[])
-RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     needed bigint;
     served text;
@@ -152,13 +165,13 @@ END $$;
 
 CREATE OR REPLACE FUNCTION _isles.enter(
     claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[], slots integer[]
-) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared({CLASS}, slot) FROM unnest(slots) AS slot;
     RETURN _isles.look(claimed, writes, tenants, groups, buckets);
 END $$;
 
-CREATE OR REPLACE FUNCTION _isles.foreign_rows() RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+CREATE OR REPLACE FUNCTION _isles.foreign_rows() RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN current_setting('isles.applying') = (SELECT secret FROM _isles.meta);
 END $$;
@@ -173,7 +186,7 @@ $$;
 DROP FUNCTION IF EXISTS _isles.row_now(text, text, jsonb);
 
 CREATE OR REPLACE FUNCTION _isles.row_now(tab regclass, condition text, wanted jsonb) RETURNS bytea LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+SET search_path = pg_catalog, pg_temp SET extra_float_digits = 1 SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
 DECLARE
     image bytea;
 BEGIN
@@ -182,7 +195,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION _isles.capture() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog SET client_encoding = 'UTF8' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_encoding = 'UTF8' AS $$
 DECLARE
     old_row bytea;
     new_row bytea;
@@ -232,12 +245,26 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = 'TRUNCATE is not supported on a sharded table', HINT = 'use DELETE';
 END $$;
 
-CREATE OR REPLACE FUNCTION _isles.forget_prepared() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE OR REPLACE FUNCTION _isles.forget_prepared() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     made text;
 BEGIN
     FOR made IN SELECT name FROM pg_prepared_statements WHERE from_sql LOOP
         EXECUTE format('DEALLOCATE %I', made);
     END LOOP;
+END $$;
+
+REVOKE ALL ON SCHEMA _isles FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA _isles FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA _isles FROM PUBLIC;
+GRANT USAGE ON SCHEMA _isles TO {ROLE};
+GRANT SELECT ON _isles.fence TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared() TO {ROLE};
+DO $$ BEGIN
+    IF NOT pg_catalog.has_schema_privilege('{ROLE}', 'public', 'USAGE') THEN
+        GRANT USAGE ON SCHEMA public TO {ROLE};
+    END IF;
 END $$;
 "#;

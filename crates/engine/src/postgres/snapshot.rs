@@ -12,6 +12,7 @@ use super::fault;
 use super::log::{self, Marks, unit_of};
 use super::pool::{Conn, Connections, Ended};
 use super::schema;
+use super::tenancy::OWN;
 use super::transaction::read_value;
 use super::value::Param;
 use crate::env::Env;
@@ -34,11 +35,19 @@ pub(super) struct PgSnapshot {
     schema: Schema,
 }
 
-pub(super) async fn take(connections: &Connections, env: &dyn Env, marks: &Mutex<Marks>) -> Result<PgSnapshot> {
-    let conn = connections.lend().await?;
-    log::prepare_snapshot(&conn, env, marks).await?;
+pub(super) async fn take(
+    clients: &Connections,
+    control: &Connections,
+    env: &dyn Env,
+    marks: &Mutex<Marks>,
+) -> Result<PgSnapshot> {
+    let conn = clients.lend().await?;
+    let look = control.lend().await?;
+    log::prepare_snapshot(&look, env, marks).await?;
+    look.keep();
     let known = log::locked(marks).clone();
-    conn.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(fault::before_commit)?;
+    let begin = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {OWN}");
+    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
     let seq = Seq(log::complete_in_snapshot(&conn, &known).await? as u64);
     let schema = schema::load(&conn).await?;
     Ok(PgSnapshot { conn: Some(conn), seq, schema })

@@ -3,6 +3,7 @@
 //!     execute   BEGIN, fence, statements ─┬→ COMMIT ─→ answer          (a write: two round trips)
 //!               BEGIN, fence, statements, COMMIT ─→ answer             (a read: one)
 //!               statement with the fence in it ─→ answer               (a single read that Isles composed: one)
+//!               BEGIN, statement with the fence in it, COMMIT ─→ answer   (the same for a tenant: one)
 //!     begin     BEGIN, fence ─ statement ─ statement … ─ COMMIT
 //!
 //! Messages that do not depend on an answer are sent together. The COMMIT of a write waits for the answers before
@@ -23,13 +24,14 @@ use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
 use super::schema;
+use super::tenancy;
 use super::value::{Param, Raw, decode};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, FenceScope};
 use crate::shard::{
-    Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome, Pledge,
-    Request, Row, SchemaStep, Statement, Transaction,
+    ActsFor, Begin, CursorId, CursorPage, Isolation, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, MAX_STATEMENTS, Outcome,
+    Pledge, Request, Row, SchemaStep, Statement, Transaction,
 };
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -93,7 +95,7 @@ pub(super) fn check_statement(statement: &Statement) -> Result<()> {
 }
 
 /// The text that begins a transaction.
-fn begin_text(isolation: Isolation, access: Access, time: Duration) -> String {
+fn begin_text(isolation: Isolation, access: Access, time: Duration, acts_for: &ActsFor) -> String {
     let level = match isolation {
         Isolation::ReadCommitted => "READ COMMITTED",
         Isolation::RepeatableRead => "REPEATABLE READ",
@@ -105,7 +107,8 @@ fn begin_text(isolation: Isolation, access: Access, time: Duration) -> String {
     };
     // Zero would mean no limit to PostgreSQL.
     let limit = time.as_millis().clamp(1, i32::MAX as u128);
-    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}")
+    let tenant = tenancy::setting(acts_for);
+    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}{tenant}")
 }
 
 /// Waits for `work` until the caller cancels or the time is over. The outer error is ours: the work has not ended.
@@ -143,7 +146,7 @@ pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &
         let work = async {
             match request.statements.as_slice() {
                 [one] if request.access == Access::Read && one.composed && !entry.is_empty() => {
-                    read_alone(connections, one, &entry, &request.limits).await.map(|outcome| vec![outcome])
+                    read_alone(connections, request, one, &entry).await.map(|outcome| vec![outcome])
                 }
                 _ => attempt(connections, request, &entry, left, &committing).await,
             }
@@ -165,19 +168,19 @@ pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &
 /// A statement that only reads and looks at the fences itself: no transaction around it, nothing to clean up after it.
 async fn read_alone(
     connections: &Connections,
+    request: &Request,
     statement: &Statement,
     entry: &Entry,
-    limits: &Limits,
 ) -> Result<Outcome> {
     let conn = connections.lend().await?;
     let sql = connections.fenced(&statement.sql, entry.shape(), || {
         format!("SELECT q.* FROM ({}) AS q WHERE {}", statement.sql, entry.condition(statement.params.len()))
     });
-    let mut answer = read_fenced(&conn, &sql, statement, entry, limits).await;
+    let mut answer = read_fenced(&conn, &sql, request, statement, entry).await;
     if matches!(&answer, Err(error) if fence::says_refused(error)) {
         // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
         answer = match entry.look(&conn).await {
-            Ok(_) => read_fenced(&conn, &sql, statement, entry, limits).await,
+            Ok(_) => read_fenced(&conn, &sql, request, statement, entry).await,
             Err(refusal) => Err(refusal),
         };
     }
@@ -192,7 +195,13 @@ async fn read_alone(
     answer
 }
 
-async fn read_fenced(conn: &Conn, sql: &str, statement: &Statement, entry: &Entry, limits: &Limits) -> Result<Outcome> {
+async fn read_fenced(
+    conn: &Conn,
+    sql: &str,
+    request: &Request,
+    statement: &Statement,
+    entry: &Entry,
+) -> Result<Outcome> {
     let known = conn.prepare(sql).await?;
     let fence = entry.params();
     let own = known.params().len().saturating_sub(fence.len());
@@ -203,14 +212,36 @@ async fn read_fenced(conn: &Conn, sql: &str, statement: &Statement, entry: &Entr
     let own: Vec<Param> =
         statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect::<Result<_>>()?;
     let params: Vec<_> = own.iter().map(|param| param as &(dyn ToSql + Sync)).chain(fence).collect();
-    let (budget, mut rows) = (Budget::new(limits), Vec::new());
+    let (budget, mut rows) = (Budget::new(&request.limits), Vec::new());
     let take = |row: tokio_postgres::Row| {
         budget.take(row.raw_size_bytes())?;
         rows.push(read_row(&row, &statement.columns)?);
         Ok(())
     };
-    conn.each_row(&known, params, |error| entry.refusal(error), take).await?;
+    let read = conn.each_row(&known, params, |error| entry.refusal(error), take);
+    match request.acts_for {
+        ActsFor::Nobody => read.await?,
+        ActsFor::Tenant(_) => as_tenant(conn, &request.acts_for, read).await?,
+    };
     Ok(Outcome { rows, affected: 0 })
+}
+
+/// Reads in a transaction that says whom it acts for. All of it is sent before any of it is answered.
+async fn as_tenant(conn: &Conn, acts_for: &ActsFor, read: impl Future<Output = Result<u64>>) -> Result<u64> {
+    let begin = format!("BEGIN READ ONLY{}", tenancy::setting(acts_for));
+    let read = async {
+        let answer = read.await;
+        if let Err(error) = &answer {
+            // The COMMIT is answered behind the rest of the rows.
+            give_up(conn, error);
+        }
+        answer
+    };
+    let (begun, answer, ended) = futures::join!(plain(conn, &begin), read, plain(conn, "COMMIT"));
+    // Without its beginning the statement has read as nobody.
+    begun?;
+    let answer = answer?;
+    ended.map(|()| answer)
 }
 
 async fn attempt(
@@ -314,7 +345,7 @@ async fn run_all(
     prepared: &[Prepared],
 ) -> Result<Vec<Outcome>> {
     let enter = conn.prepare(ENTER).await?;
-    let begin = begin_text(Isolation::ReadCommitted, request.access, left);
+    let begin = begin_text(Isolation::ReadCommitted, request.access, left, &request.acts_for);
     let budget = Budget::new(&request.limits);
     let mut outcomes = Vec::with_capacity(prepared.len());
     let mut head =
@@ -383,7 +414,7 @@ pub(super) async fn begin(
     let (limits, time) = (begin.limits.clone(), begin.limits.time);
     let work = async {
         let conn = connections.lend().await?;
-        let text = begin_text(begin.isolation, begin.access, time);
+        let text = begin_text(begin.isolation, begin.access, time, &begin.acts_for);
         let mut transaction = PgTransaction {
             shard: shard.clone(),
             conn: None,

@@ -2,6 +2,7 @@
 
 use crate::fixtures::{Options, World};
 use crate::given::*;
+use crate::tenants::readable;
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, FenceMode};
 use isles_engine::shard::{Begin, Request, Statement};
@@ -155,6 +156,13 @@ pub(crate) async fn a_pinned_tenant_goes_by_its_own_fence(world: World) {
     let read = |units: Claim| db.execute(Request::read(units, count_of("SELECT count(*) AS n FROM plans").composed()));
     assert_eq!(read(claim_tenant(1, tenant("acme"))).await.unwrap_err(), error);
     read(claim_tenant(1, tenant("beta"))).await.unwrap();
+    let as_tenant = |name: &'static str| {
+        let text = format!("SELECT count(*) AS n FROM {} WHERE _tenant = $1", readable(db.engine(), "notes"));
+        let read = select(&[INT8], &text, values![name]).composed();
+        db.execute(Request::read(claim_tenant(1, tenant(name)), read).acting_for(acts_for(Some(name))))
+    };
+    assert_eq!(as_tenant("acme").await.unwrap_err(), error, "a read in a transaction of its own is refused alike");
+    assert_eq!(as_tenant("beta").await.unwrap()[0].rows, [values![1]]);
     let both = |first: Claim, second: Claim| Claim { units: [first.units, second.units].concat(), ..first };
     read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, None))).await.unwrap();
     let refused = read(both(claim_tenant(1, tenant("beta")), claim_tenant(1, tenant("acme")))).await;

@@ -9,7 +9,7 @@ use isles_engine::shard::{ActsFor, Begin, Engine, Request, Row, Statement};
 use isles_kernel::schema::{ForeignKey, OnChange, SchemaChange, TableKind};
 
 /// What a statement reads a tenant table by.
-fn readable(engine: Engine, table: &str) -> String {
+pub(crate) fn readable(engine: Engine, table: &str) -> String {
     match engine {
         Engine::Sqlite => format!("\"{}\"", isles_kernel::schema::tenant_view(table)),
         Engine::Postgres => table.into(),

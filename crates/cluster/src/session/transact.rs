@@ -278,6 +278,7 @@ impl Session {
             Ok(()) => self.settings.commit(),
             Err(_) => self.settings.rollback(),
         }
+        self.leave_other_seat();
         result
     }
 
@@ -294,6 +295,7 @@ impl Session {
         }
         self.cursors.retain(|_, cursor| !cursor.fresh);
         self.settings.rollback();
+        self.leave_other_seat();
     }
 
     /// COMMIT: of a failed transaction it is a rollback. Returns the tag.

@@ -432,14 +432,14 @@ impl Session {
                 let fields = prepared.fields.clone().unwrap_or_default();
                 let answer = self.select(plan, params, fields, guard, pass).await?;
                 if let Answer::Rows(Rows { source: RowSource::Gathered { rows, .. }, .. }) = &answer {
-                    self.check_rows(rows.len())?;
+                    self.check_rows(prepared.tenant_use, rows.len())?;
                     self.counted += rows.len() as u64;
                 }
                 Ok(answer)
             }
             Compiled::Rows { plan, kind } => {
                 let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
-                self.check_rows(rows.len())?;
+                self.check_rows(prepared.tenant_use, rows.len())?;
                 if *kind != RowsKind::Select {
                     self.note_write(&prepared, params, affected).await;
                 }
@@ -484,8 +484,9 @@ impl Session {
                 let runner = Runner { bounds: &bounds, ..runner };
                 match runner.stream(plan).await? {
                     Some(mut stream) => {
+                        let tenant = self.seated().filter(|_| pass.is_some()).cloned();
                         stream.admit(pass);
-                        Ok(Answer::Rows(Rows::streamed(fields, stream, self.seated().cloned())))
+                        Ok(Answer::Rows(Rows::streamed(fields, stream, tenant)))
                     }
                     None => Err(error),
                 }

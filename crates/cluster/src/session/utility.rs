@@ -347,7 +347,7 @@ impl Session {
             Compiled::Rows { plan, kind } => {
                 let pass = self.admit(prepared.tenant_use).await?;
                 let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
-                self.check_rows(rows.len())?;
+                self.check_rows(prepared.tenant_use, rows.len())?;
                 if *kind != RowsKind::Select {
                     self.note_write(&prepared, params, affected).await;
                 }

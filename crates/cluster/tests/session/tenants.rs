@@ -1,45 +1,11 @@
 //! Tenants as objects, over shards of both engines.
 
 use crate::harness::{Client, Db};
-use crate::postgres::{server, urls};
 use isles_cluster::roles::Role;
 use isles_cluster::session::Answer;
 use isles_kernel::error::SqlError;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Runs a test over two SQLite files, and over two PostgreSQL databases.
-macro_rules! on_both_engines {
-    ($($test:ident,)*) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$test(crate::harness::Db::sqlite(2).await).await;
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                let server = crate::tenants::server();
-                super::$test(crate::harness::Db::postgres(crate::tenants::urls(&server, 2)).await).await;
-            })*
-        }
-    };
-}
-
-on_both_engines! {
-    tenants_are_those_created_and_those_with_rows,
-    quotas_are_set_and_reset,
-    a_tenant_is_dropped_with_its_rows_and_no_others,
-    rows_that_refer_to_their_own_table_are_dropped,
-    a_tenant_has_as_many_sessions_as_may,
-    a_statement_returns_as_many_rows_as_may,
-    a_write_of_too_many_rows_returned_is_undone,
-    a_statement_takes_as_long_as_may,
-    a_tenant_stores_as_much_as_may,
-    a_drop_waits_for_transactions_and_can_be_given_up,
-    roles_manage_and_see_what_is_theirs,
-}
 
 const TABLES: [&str; 2] = [
     "CREATE TABLE notes (id int PRIMARY KEY, body text) WITH (kind = tenant)",
@@ -75,7 +41,7 @@ async fn listed(client: &mut Client, sql: &str) -> Vec<String> {
     lines.iter().map(short).collect()
 }
 
-async fn tenants_are_those_created_and_those_with_rows(db: Db) {
+pub(crate) async fn tenants_are_those_created_and_those_with_rows(db: Db) {
     let mut client = with_tables(&db).await;
     assert!(client.run("SHOW TENANTS").await.is_empty());
     assert_eq!(client.run("CREATE TENANT zeta").await, ["CREATE TENANT"]);
@@ -110,7 +76,7 @@ async fn tenants_are_those_created_and_those_with_rows(db: Db) {
     client.session.end_implicit().await.unwrap();
 }
 
-async fn quotas_are_set_and_reset(db: Db) {
+pub(crate) async fn quotas_are_set_and_reset(db: Db) {
     let mut client = with_tables(&db).await;
     client.run("CREATE TENANT acme WITH (max_connections = 5, statement_timeout = '2 s', max_bytes = '10 GB')").await;
     let quotas = async |client: &mut Client| {
@@ -142,7 +108,7 @@ async fn tenants_survive_a_restart() {
     assert_eq!(listed(&mut acme, "SHOW TENANTS").await, ["acme 2 active"]);
 }
 
-async fn a_tenant_is_dropped_with_its_rows_and_no_others(db: Db) {
+pub(crate) async fn a_tenant_is_dropped_with_its_rows_and_no_others(db: Db) {
     let mut client = with_tables(&db).await;
     // More than two pages of each table.
     for tenant in ["acme", "beta"] {
@@ -164,7 +130,7 @@ async fn a_tenant_is_dropped_with_its_rows_and_no_others(db: Db) {
     assert_eq!(client.run("SELECT id FROM notes").await.len(), 6);
 }
 
-async fn rows_that_refer_to_their_own_table_are_dropped(db: Db) {
+pub(crate) async fn rows_that_refer_to_their_own_table_are_dropped(db: Db) {
     let mut client = db.client();
     client.run("CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree (id)) WITH (kind = tenant)").await;
     client.run("SET isles.tenant = 'acme'").await;
@@ -178,7 +144,7 @@ async fn rows_that_refer_to_their_own_table_are_dropped(db: Db) {
 }
 
 /// I-45: at the limit − 1, at the limit, and one beyond.
-async fn a_tenant_has_as_many_sessions_as_may(db: Db) {
+pub(crate) async fn a_tenant_has_as_many_sessions_as_may(db: Db) {
     let mut admin = with_tables(&db).await;
     admin.run("CREATE TENANT acme WITH (max_connections = 2)").await;
     let first = owner(&db, "acme").unwrap();
@@ -210,7 +176,7 @@ async fn a_tenant_has_as_many_sessions_as_may(db: Db) {
 }
 
 /// I-45: at the limit − 1, at the limit, and one beyond; gathered, streamed, by a cursor and by COPY.
-async fn a_statement_returns_as_many_rows_as_may(db: Db) {
+pub(crate) async fn a_statement_returns_as_many_rows_as_may(db: Db) {
     let mut admin = with_tables(&db).await;
     let mut acme = owner(&db, "acme").unwrap();
     acme.run("INSERT INTO notes SELECT n, 'x' FROM generate_series(1, 12000) n").await;
@@ -240,7 +206,7 @@ async fn a_statement_returns_as_many_rows_as_may(db: Db) {
     assert_eq!(beta.run("SELECT n FROM generate_series(1, 12000) n").await.len(), 12_000);
 }
 
-async fn a_write_of_too_many_rows_returned_is_undone(db: Db) {
+pub(crate) async fn a_write_of_too_many_rows_returned_is_undone(db: Db) {
     let mut admin = with_tables(&db).await;
     admin.run("CREATE TENANT acme WITH (max_rows = 2)").await;
     let mut acme = owner(&db, "acme").unwrap();
@@ -254,7 +220,7 @@ async fn a_write_of_too_many_rows_returned_is_undone(db: Db) {
 }
 
 /// I-45
-async fn a_statement_takes_as_long_as_may(db: Db) {
+pub(crate) async fn a_statement_takes_as_long_as_may(db: Db) {
     let mut admin = with_tables(&db).await;
     let mut acme = owner(&db, "acme").unwrap();
     acme.run("INSERT INTO notes SELECT n, 'x' FROM generate_series(1, 3000) n").await;
@@ -275,7 +241,7 @@ async fn stored(client: &mut Client) -> u64 {
 }
 
 /// I-45: at the limit − 1, at the limit, and one beyond.
-async fn a_tenant_stores_as_much_as_may(db: Db) {
+pub(crate) async fn a_tenant_stores_as_much_as_may(db: Db) {
     let mut admin = with_tables(&db).await;
     let mut acme = owner(&db, "acme").unwrap();
     acme.run(&format!("INSERT INTO notes VALUES (1, '{}')", "x".repeat(1_000))).await;
@@ -323,7 +289,7 @@ async fn copy(client: &mut Client, sql: &str, text: &str) -> Result<String, SqlE
     copy.finish().await
 }
 
-async fn a_drop_waits_for_transactions_and_can_be_given_up(db: Db) {
+pub(crate) async fn a_drop_waits_for_transactions_and_can_be_given_up(db: Db) {
     let mut admin = with_tables(&db).await;
     let mut acme = owner(&db, "acme").unwrap();
     acme.run("INSERT INTO notes VALUES (1, 'a'), (2, 'b')").await;
@@ -384,7 +350,7 @@ async fn a_drop_goes_on_after_a_restart() {
 }
 
 /// I-59: each verb for each rank, on its own tenant and on another.
-async fn roles_manage_and_see_what_is_theirs(db: Db) {
+pub(crate) async fn roles_manage_and_see_what_is_theirs(db: Db) {
     let mut admin = with_tables(&db).await;
     for tenant in ["acme", "beta"] {
         admin.run(&format!("CREATE TENANT {tenant}")).await;

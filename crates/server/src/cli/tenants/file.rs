@@ -228,7 +228,9 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    fn read(bytes: &[u8]) -> Result<Vec<(usize, Vec<Option<String>>)>, Failure> {
+    type Cells = Vec<Option<String>>;
+
+    fn read(bytes: &[u8]) -> Result<Vec<(usize, Cells)>, Failure> {
         let mut reader = Reader::new(bytes)?;
         let mut rows = Vec::new();
         while let Some(row) = reader.next()? {

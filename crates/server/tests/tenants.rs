@@ -68,6 +68,7 @@ const TABLES: &str =
         PRIMARY KEY (a, b)) WITH (kind = tenant);
     CREATE TABLE authors (id int PRIMARY KEY, name varchar(20) NOT NULL) WITH (kind = tenant);
     CREATE TABLE books (id int PRIMARY KEY, author int NOT NULL REFERENCES authors (id)) WITH (kind = tenant);
+    CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree (id)) WITH (kind = tenant);
     CREATE TABLE log (line text, at int) WITH (kind = tenant);
     CREATE SCHEMA extra;
     CREATE TABLE extra.things (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text) WITH (kind = tenant);
@@ -85,6 +86,9 @@ const ROWS: &[&str] = &[
     "INSERT INTO things (a, b, n, m, f) VALUES (-9223372036854775808, 'y', 'NaN', 99999999.9999, 0.1::float8 + 0.2)",
     "INSERT INTO authors SELECT n, 'author ' || n FROM generate_series(1, 1500) n",
     "INSERT INTO books SELECT n, n % 1500 + 1 FROM generate_series(1, 2200) n",
+    // Each refers to the next, but for the last.
+    "INSERT INTO tree SELECT n, NULL FROM generate_series(1, 450) n",
+    "UPDATE tree SET up = id + 1 WHERE id < 450",
     "INSERT INTO log SELECT 'same', 1 FROM generate_series(1, 1200) n",
     "INSERT INTO log VALUES (NULL, 2)",
     "INSERT INTO extra.things (v) VALUES ('first'), (NULL)",
@@ -110,7 +114,7 @@ async fn fill(client: &Client, tenant: &str) {
 async fn all_rows(client: &Client, tenant: &str) -> Vec<String> {
     client.batch_execute(&format!("SET isles.tenant = '{tenant}'; SET TimeZone = 'UTC'")).await.unwrap();
     let mut all = Vec::new();
-    for table in ["things", "authors", "books", "log", "extra.things"] {
+    for table in ["things", "authors", "books", "tree", "log", "extra.things"] {
         let messages = client.simple_query(&format!("SELECT * FROM {table}")).await.unwrap();
         let mut rows: Vec<String> = Vec::new();
         for message in messages {

@@ -100,7 +100,7 @@ impl Session {
         let Some(entry) = self.seated().cloned() else { return Ok(None) };
         let pass = entry.enter()?;
         if used == TenantUse::Stores {
-            self.database.check_room(&entry).await?;
+            self.bounds().wait(&*self.database.env, self.database.check_room(&entry)).await??;
         }
         Ok(Some(pass))
     }
@@ -186,7 +186,10 @@ impl Session {
         let fields = || super::utility::fields(utility).unwrap_or_default();
         match statement {
             TenantStatement::List { like } => {
-                return Ok(Answer::Rows(Rows::listed(fields(), TenantList::new(&self.database, like.clone()))));
+                return Ok(Answer::Rows(Rows::listed(
+                    fields(),
+                    TenantList::new(&self.database, like.clone(), self.bounds()),
+                )));
             }
             TenantStatement::Show { name } => {
                 let row = self.show_tenant(name).await?;
@@ -207,7 +210,7 @@ impl Session {
     async fn show_tenant(&self, name: &TenantId) -> Result<Vec<Value>> {
         let entry = self.database.tenants.find(name);
         let record = entry.as_ref().and_then(|entry| entry.record());
-        let usage = self.database.usage_of(Some(name)).await?;
+        let usage = self.bounds().wait(&*self.database.env, self.database.usage_of(Some(name))).await??;
         if record.is_none() && usage.rows == 0 {
             return Err(no_tenant(name));
         }
@@ -283,9 +286,7 @@ impl Session {
         let entry = self.database.tenants.entry(Some(name));
         self.wait_until_left(&entry, name, &bounds).await?;
         self.delete_rows(name, usage.rows, &bounds).await?;
-        self.database.tenants.change(name, |_| Ok(None)).await?;
-        entry.deleted();
-        Ok(())
+        self.database.tenants.change(name, |_| Ok(None)).await
     }
 
     /// Waits until no statement and no transaction of the tenant is running.

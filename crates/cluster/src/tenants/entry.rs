@@ -51,14 +51,20 @@ pub(super) struct Stored {
     pub(super) written: u64,
     /// Bytes written by transactions that are open: a measurement does not see them.
     pub(super) pending: u64,
-    /// Whether anything was written or deleted since then.
-    pub(super) changed: bool,
+    /// Writes and deletes, and how many of them the measurement may have seen.
+    pub(super) changes: u64,
+    pub(super) seen: u64,
 }
 
 impl Stored {
     fn about(&self, rows: u64, bytes: u64) -> u64 {
         let usual = self.measured.map_or(0, |measured| measured.bytes / measured.rows.max(1));
         bytes.max(rows.saturating_mul(usual))
+    }
+
+    /// Whether a measurement could tell something new.
+    pub(super) fn is_stale(&self) -> bool {
+        self.measured.is_none() || self.changes != self.seen
     }
 
     /// As far as it is known; None if it was never measured.
@@ -98,6 +104,9 @@ impl Entry {
     pub(super) fn keep(&self, record: Option<Record>) {
         self.dropping.store(record.is_some_and(|record| record.state == State::Dropping), Ordering::SeqCst);
         self.record.store(record.map(Arc::new));
+        // Without a quota nobody has noted what was written: it is measured anew when it is asked for.
+        let mut stored = self.stored();
+        (stored.measured, stored.written) = (None, 0);
     }
 
     pub(crate) fn record(&self) -> Option<Record> {
@@ -195,14 +204,14 @@ impl Entry {
         if self.quotas().max_bytes.is_some() {
             let mut stored = self.stored();
             stored.written = stored.written.saturating_add(stored.about(rows, bytes));
-            stored.changed = true;
+            stored.changes += 1;
         }
     }
 
     /// Notes that there may be less than before.
     pub(crate) fn deleted(&self) {
         if self.quotas().max_bytes.is_some() {
-            self.stored().changed = true;
+            self.stored().changes += 1;
         }
     }
 }
@@ -248,7 +257,7 @@ impl Drop for Pass {
             let mut stored = self.entry.stored();
             stored.pending = stored.pending.saturating_sub(self.pending);
             stored.written = stored.written.saturating_add(self.pending);
-            stored.changed = true;
+            stored.changes += 1;
         }
         self.entry.running.fetch_sub(1, Ordering::SeqCst);
     }

@@ -9,6 +9,7 @@
 use super::State;
 use super::entry::Entry;
 use crate::database::Database;
+use crate::execute::bounds::Bounds;
 use crate::execute::transaction::{noted, open_shard};
 use isles_engine::usage::{TenantRange, TenantUsage};
 use isles_kernel::error::SqlError;
@@ -36,10 +37,12 @@ pub(crate) struct TenantList {
     after: Option<TenantId>,
     all_recorded: bool,
     like: Option<String>,
+    /// The time is that of each page.
+    bounds: Bounds,
 }
 
 impl TenantList {
-    pub(crate) fn new(database: &Arc<Database>, like: Option<String>) -> TenantList {
+    pub(crate) fn new(database: &Arc<Database>, like: Option<String>, bounds: Bounds) -> TenantList {
         let of_shard =
             |shard: &ShardId| OfShard { shard: shard.clone(), tenants: VecDeque::new(), next: Some(TenantRange::All) };
         TenantList {
@@ -49,6 +52,7 @@ impl TenantList {
             after: None,
             all_recorded: false,
             like,
+            bounds,
         }
     }
 
@@ -72,7 +76,8 @@ impl TenantList {
             while of_shard.tenants.is_empty() {
                 let Some(range) = of_shard.next.take() else { break };
                 let shard = open_shard(&self.database, &of_shard.shard).await?;
-                let page = shard.usage(&range, PAGE).await;
+                self.bounds.deadline = self.database.env.elapsed() + self.bounds.time;
+                let page = self.bounds.wait(&*self.database.env, shard.usage(&range, PAGE)).await?;
                 let page = page.map_err(|error| noted(&self.database, &of_shard.shard, error))?;
                 of_shard.tenants.extend(page.tenants);
                 of_shard.next = page.next;

@@ -50,7 +50,7 @@ impl Database {
         let _alone = entry.measuring.lock().await;
         let stored = *entry.stored();
         // Somebody else may have measured meanwhile.
-        if full(stored) && (stored.measured.is_none() || stored.changed) {
+        if full(stored) && stored.is_stale() {
             self.env.sleep(self.pause_before(stored)).await;
             self.measure(entry).await?;
         }
@@ -64,27 +64,15 @@ impl Database {
 
     async fn measure(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), SqlError> {
         let began = self.env.elapsed();
-        // What is written from here on may be in the figure or not; it counts.
-        let before = {
-            let mut stored = entry.stored();
-            let before = *stored;
-            (stored.written, stored.changed) = (0, false);
-            before
-        };
-        match self.usage_of(entry.name.as_ref()).await {
-            Ok(usage) => {
-                let at = self.env.elapsed();
-                let measured = Measured { rows: usage.rows, bytes: usage.bytes, at, took: at - began };
-                entry.stored().measured = Some(measured);
-                Ok(())
-            }
-            Err(error) => {
-                let mut stored = entry.stored();
-                stored.written += before.written;
-                stored.changed |= before.changed;
-                Err(error)
-            }
-        }
+        let before = *entry.stored();
+        let usage = self.usage_of(entry.name.as_ref()).await?;
+        let at = self.env.elapsed();
+        let mut stored = entry.stored();
+        stored.measured = Some(Measured { rows: usage.rows, bytes: usage.bytes, at, took: at - began });
+        // What was written meanwhile may be in the figure or not; it counts.
+        stored.written = stored.written.saturating_sub(before.written);
+        stored.seen = before.changes;
+        Ok(())
     }
 
     /// Starts the one who renews figures, once there is a tenant with a quota of bytes.
@@ -101,7 +89,7 @@ impl Database {
                     return;
                 }
                 for entry in database.tenants.all() {
-                    if entry.quotas().max_bytes.is_some() && entry.stored().changed {
+                    if entry.quotas().max_bytes.is_some() && entry.stored().is_stale() {
                         let _alone = entry.measuring.lock().await;
                         // What cannot be measured now is measured later, or when a write needs it.
                         let _ = database.measure(&entry).await;

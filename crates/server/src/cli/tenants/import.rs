@@ -4,6 +4,9 @@
 //!
 //! What comes from standard input cannot be read twice: it is checked as it is written, and committed only if its end
 //! says that all of it was there and as it was. So a file that was cut or altered changes nothing, either way.
+//!
+//! Rows come by key, and one may refer to a later one of its own table. Such rows are kept until their table has ended,
+//! and then tried again, as long as any of them finds what it refers to.
 
 use super::super::client::ServerArguments;
 use super::super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
@@ -28,6 +31,9 @@ const BATCH_PARAMETERS: usize = 30_000;
 
 /// Bytes of a statement's parameters that are aimed at.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Bytes of rows that wait for those that they refer to; they are in memory.
+const WAITING_BYTES_MAX: usize = 256 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct ImportArguments {
@@ -95,7 +101,8 @@ async fn import<R: BufRead>(
             inserts.add(row).await?;
             bar.set_position(reader.bytes());
         }
-        inserts.flush().await
+        inserts.flush().await?;
+        inserts.settle().await
     };
     match written.await {
         Ok(()) => server.run("COMMIT").await?,
@@ -152,6 +159,9 @@ struct Inserts<'a> {
     prepared: BTreeMap<(usize, usize), Statement>,
     /// Tables without a key that have been looked at.
     begun: Vec<usize>,
+    /// Rows of one table that refer to some that are not there yet.
+    waiting: Vec<FileRow>,
+    waiting_bytes: usize,
 }
 
 impl<'a> Inserts<'a> {
@@ -164,6 +174,8 @@ impl<'a> Inserts<'a> {
             bytes: 0,
             prepared: BTreeMap::new(),
             begun: Vec::new(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
         }
     }
 
@@ -171,6 +183,9 @@ impl<'a> Inserts<'a> {
         let other = self.batch.first().is_some_and(|first| first.table != row.table);
         if other || self.batch.len() >= self.batch_rows(row.table) || self.bytes >= BATCH_BYTES {
             self.flush().await?;
+        }
+        if other {
+            self.settle().await?;
         }
         self.bytes += row.values.iter().flatten().map(String::len).sum::<usize>();
         self.batch.push(row);
@@ -189,13 +204,64 @@ impl<'a> Inserts<'a> {
         // Full batches have one statement, and what is left over goes row by row.
         let full = self.batch_rows(at);
         let size = if batch.len() == full { full } else { 1 };
-        for rows in batch.chunks(size) {
-            let statement = self.statement(at, rows.len()).await?;
-            let values: Vec<Text<'_>> =
-                rows.iter().flat_map(|row| &row.values).map(|value| Text(value.as_deref())).collect();
-            let params: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+        let mut late = Vec::new();
+        for (n, rows) in batch.chunks(size).enumerate() {
+            if !self.insert(at, rows).await? {
+                late.extend(n * size..n * size + rows.len());
+            }
+        }
+        let late = batch.into_iter().enumerate().filter(|(n, _)| late.contains(n)).map(|(_, row)| row);
+        self.keep_waiting(late.collect())
+    }
+
+    /// Inserts rows; false if one of them refers to a row of its own table that is not there yet.
+    async fn insert(&mut self, at: usize, rows: &[FileRow]) -> Result<bool, Failure> {
+        let statement = self.statement(at, rows.len()).await?;
+        let values: Vec<Text<'_>> =
+            rows.iter().flat_map(|row| &row.values).map(|value| Text(value.as_deref())).collect();
+        let params: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+        let table = &self.tables[at];
+        if !table.parents.contains(&table.name) {
             let written = self.server.client().execute(&statement, &params).await;
-            written.map_err(|error| self.refused(at, &error))?;
+            return written.map(|_| true).map_err(|error| self.refused(at, &error));
+        }
+        self.server.run("SAVEPOINT rows").await?;
+        match self.server.client().execute(&statement, &params).await {
+            Ok(_) => self.server.run("RELEASE rows").await.map(|()| true),
+            Err(error) if sqlstate(&error) == "23503" => self.server.run("ROLLBACK TO rows").await.map(|()| false),
+            Err(error) => Err(self.refused(at, &error)),
+        }
+    }
+
+    fn keep_waiting(&mut self, rows: Vec<FileRow>) -> Result<(), Failure> {
+        self.waiting_bytes += rows.iter().flat_map(|row| row.values.iter().flatten()).map(String::len).sum::<usize>();
+        self.waiting.extend(rows);
+        match self.waiting_bytes > WAITING_BYTES_MAX {
+            false => Ok(()),
+            true => Err(Failure::check("too many rows refer to later ones of their own table").code("54000")),
+        }
+    }
+
+    /// Tries rows again that wait, until none is left. They wait for later ones, so the last comes first; and then the
+    /// other way round, for those that wait for both.
+    async fn settle(&mut self) -> Result<(), Failure> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        while let Some(at) = waiting.first().map(|row| row.table) {
+            let count = waiting.len();
+            let mut left = Vec::new();
+            for row in waiting.into_iter().rev() {
+                if !self.insert(at, std::slice::from_ref(&row)).await? {
+                    left.push(row);
+                }
+            }
+            if left.len() == count {
+                let name = &self.tables[at].name;
+                let message =
+                    format!("{count} rows of table {name} refer to rows that are not there, or to each other");
+                return Err(Failure::check(message).code("23503").hint("nothing was changed"));
+            }
+            waiting = left;
         }
         Ok(())
     }

@@ -23,8 +23,9 @@ macro_rules! on_both_engines {
         mod over_postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
-                let server = crate::postgres::server();
-                crate::tenants::$test(crate::harness::Db::postgres(crate::postgres::urls(&server, 2)).await).await;
+                let urls = || [(); 2].map(|()| isles_sim::pgserver::shared().create_database());
+                let urls = tokio::task::spawn_blocking(urls).await.unwrap();
+                crate::tenants::$test(crate::harness::Db::postgres(urls.into()).await).await;
             })*
         }
     };

@@ -7,6 +7,7 @@
 //!   * [`shard`]     the trait
 //!   * `rows`        checks of rows that come from elsewhere
 //!   * `text`        texts of statements as keys
+//!   * [`usage`]     what tenants store
 //!   * [`digest`]    summaries of rows that agree across engines
 //!   * [`sqlite`]    a shard that is a SQLite file
 //!   * [`postgres`]  a shard that is a PostgreSQL database
@@ -20,3 +21,4 @@ mod rows;
 pub mod shard;
 pub mod sqlite;
 mod text;
+pub mod usage;

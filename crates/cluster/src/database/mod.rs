@@ -38,6 +38,8 @@ use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
 use crate::roles;
 use crate::session::plans::Plans;
+use crate::tenants::Tenants;
+pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
 use arc_swap::ArcSwap;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
@@ -135,6 +137,7 @@ pub struct Database {
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
     works: Works,
+    pub(crate) tenants: Tenants,
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
@@ -194,6 +197,7 @@ impl Database {
         let routing = Routing::open(catalog.clone(), &names).await?;
         routing.set_fences(&shards).await?;
         let schema = schema::open(&*catalog, &shards).await?;
+        let tenants = Tenants::open(catalog.clone()).await?;
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =
             Coordinator::new(catalog.clone(), shards.clone(), env.clone(), latches.clone(), prefix, config.planted);
@@ -207,6 +211,7 @@ impl Database {
             writers: Arc::default(),
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
+            tenants,
             names,
             catalog,
             roles: ArcSwap::default(),
@@ -220,12 +225,18 @@ impl Database {
         });
         database.learn_roles().await?;
         database.start_sweeper();
+        database.renew_figures();
         Ok(database)
     }
 
     /// What each shard has done since the database was opened.
     pub fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
         self.works.all()
+    }
+
+    /// What the busiest tenants have done since the database was opened, at most so many, and the rest together.
+    pub fn tenant_work(&self, most: usize) -> TenantWorks {
+        self.tenants.work(most)
     }
 
     /// Where it is noted what a statement does on the shards.

@@ -15,6 +15,7 @@ use super::settings::Tenant;
 use super::{Answer, Result, Rows, Session};
 use crate::database::Database;
 use crate::execute::bounds::Bounds;
+use crate::execute::inputs::tenant_unset;
 use crate::execute::transaction::{noted, open_shard};
 use crate::tenants::entry::{Entry, Pass};
 use crate::tenants::list::{self, TenantList, number};
@@ -95,8 +96,11 @@ impl Session {
         if used == TenantUse::None {
             return Ok(None);
         }
+        // Also where the plan would not come to its tenant tables: whoever has forgotten the tenant shall know.
+        if self.settings.meaning().tenant == Tenant::Unset {
+            return Err(tenant_unset());
+        }
         self.sit()?;
-        // Without a tenant the statement is refused by itself.
         let Some(entry) = self.seated().cloned() else { return Ok(None) };
         let pass = entry.enter()?;
         if used == TenantUse::Stores {

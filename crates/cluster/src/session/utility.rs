@@ -91,8 +91,9 @@ impl Session {
                 self.set_transaction(*modes, *scope).await.and_then(|()| done(tag))
             }
             Utility::Set { name, value, scope } => self.set(name, value, *scope).await.and_then(|()| done(tag)),
-            Utility::Reset { name } => self.reset(name).and_then(|()| done(tag)),
+            Utility::Reset { name } => self.reset(name).await.and_then(|()| done(tag)),
             Utility::ResetAll => {
+                self.check_tenant_may_change(TENANT).await?;
                 self.settings.reset_all();
                 self.leave_other_seat();
                 done(tag)
@@ -172,10 +173,7 @@ impl Session {
             self.warn("25P01", "SET LOCAL can only be used in transaction blocks");
             return Ok(());
         }
-        // A change of the tenant within a transaction would let one transaction write for two.
-        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
-            return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
-        }
+        self.check_tenant_may_change(name).await?;
         // Whoever is beyond a tenant's quota keeps the one it had.
         if [TENANT, NULL_TENANT].contains(&name) {
             let before = self.settings.clone();
@@ -213,7 +211,16 @@ impl Session {
         self.slot.lock().await.schema().is_some()
     }
 
-    fn reset(&mut self, name: &str) -> Result<()> {
+    /// A change of the tenant within a transaction would let one transaction write for two.
+    async fn check_tenant_may_change(&self, name: &str) -> Result<()> {
+        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
+            return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
+        }
+        Ok(())
+    }
+
+    async fn reset(&mut self, name: &str) -> Result<()> {
+        self.check_tenant_may_change(name).await?;
         if self.tenant_is_fixed {
             self.check_setting(name, "")?;
         }

@@ -151,34 +151,34 @@ async fn errors_do_not_tell_what_others_have() {
     on_both_engines(async |db| {
         let mut client = peopled(db).await;
         client.run(TENANTS[0]).await;
-        client.run("INSERT INTO authors VALUES (50, 'only@acme')").await;
-        client.run("INSERT INTO notes VALUES (50, 50, 'acme only')").await;
+        client.run("INSERT INTO authors VALUES (7050, 'only@acme')").await;
+        client.run("INSERT INTO notes VALUES (7050, 7050, 'acme only')").await;
         for other in [TENANTS[1], TENANTS[2]] {
             client.run(other).await;
             let (theirs, nobodys) = (
-                client.try_run("INSERT INTO notes VALUES (60, 50, 'x')").await.expect_err("acme's author"),
-                client.try_run("INSERT INTO notes VALUES (60, 51, 'x')").await.expect_err("no author"),
+                client.try_run("INSERT INTO notes VALUES (60, 7050, 'x')").await.expect_err("acme's author"),
+                client.try_run("INSERT INTO notes VALUES (60, 7051, 'x')").await.expect_err("no author"),
             );
             assert_eq!(theirs.sqlstate, "23503");
-            assert_eq!(shown(&theirs).replace("50", "51"), shown(&nobodys));
+            assert_eq!(shown(&theirs).replace("7050", "7051"), shown(&nobodys));
             for sql in [
-                "SELECT * FROM notes WHERE id = 50",
+                "SELECT * FROM notes WHERE id = 7050",
                 "SELECT * FROM authors WHERE email = 'only@acme'",
-                "UPDATE notes SET body = 'x' WHERE id = 50 RETURNING id",
-                "DELETE FROM authors WHERE id = 50 RETURNING id",
+                "UPDATE notes SET body = 'x' WHERE id = 7050 RETURNING id",
+                "DELETE FROM authors WHERE id = 7050 RETURNING id",
             ] {
                 assert_eq!(client.run(sql).await, Vec::<String>::new(), "{sql}");
             }
             // The same key, unique value and reference, in every tenant.
-            client.run("INSERT INTO authors VALUES (50, 'only@acme')").await;
-            client.run("INSERT INTO notes VALUES (50, 50, 'mine')").await;
-            assert_eq!(client.fails("INSERT INTO authors VALUES (50, 'other')").await, "23505");
+            client.run("INSERT INTO authors VALUES (7050, 'only@acme')").await;
+            client.run("INSERT INTO notes VALUES (7050, 7050, 'mine')").await;
+            assert_eq!(client.fails("INSERT INTO authors VALUES (7050, 'other')").await, "23505");
             assert_eq!(client.fails("INSERT INTO authors VALUES (52, 'only@acme')").await, "23505");
-            client.run("DELETE FROM authors WHERE id = 50").await;
-            assert_eq!(client.run("SELECT id FROM notes WHERE id = 50").await, Vec::<String>::new());
+            client.run("DELETE FROM authors WHERE id = 7050").await;
+            assert_eq!(client.run("SELECT id FROM notes WHERE id = 7050").await, Vec::<String>::new());
         }
         client.run(TENANTS[0]).await;
-        assert_eq!(client.run("SELECT body FROM notes WHERE id = 50").await, ["acme only"]);
+        assert_eq!(client.run("SELECT body FROM notes WHERE id = 7050").await, ["acme only"]);
     })
     .await;
 }
@@ -262,8 +262,12 @@ async fn a_transaction_keeps_its_tenant() {
         client.run("ROLLBACK").await;
         client.run("BEGIN").await;
         client.run("SELECT 1").await;
-        client.run("RESET isles.tenant").await;
-        assert_eq!(client.fails("SELECT body FROM notes WHERE id = 1").await, "55000");
+        for sql in ["RESET isles.tenant", "RESET ALL", "SET isles.null_tenant = on"] {
+            client.run("SAVEPOINT b").await;
+            assert_eq!(client.fails(sql).await, "25001", "{sql}");
+            client.run("ROLLBACK TO b").await;
+        }
+        assert_eq!(client.run("SELECT body FROM notes WHERE id = 1").await, ["note of 0"]);
         client.run("ROLLBACK").await;
     })
     .await;

@@ -6,6 +6,7 @@
 use super::ddl::{quote, table_name};
 use super::fault;
 use super::pool::Conn;
+use super::tenancy::OWN;
 use crate::error::Result;
 use crate::usage::{Gathered, TenantRange, UsagePage, tenant_key};
 use isles_kernel::names::TenantId;
@@ -63,7 +64,7 @@ pub(super) async fn purge(
     rows: Option<usize>,
 ) -> Result<u64> {
     let table = schema.table(table)?;
-    conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
+    conn.batch_execute(&format!("BEGIN READ WRITE; {OWN}")).await.map_err(fault::before_commit)?;
     if table.kind != TableKind::Tenant {
         return Ok(0);
     }

@@ -89,9 +89,11 @@ async fn look_up(client: &Client, statement: &Statement, seed: i64) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / LOOKUPS as f64
 }
 
-/// A million rows of a thousand tenants.
+/// A million rows of a thousand tenants: one that is usual, one that is large, and the others.
 const TENANTS: u32 = 1_000;
-const ROWS: u32 = 1_000;
+const ROWS: u32 = 900;
+const USUAL: (&str, u32) = ("usual", ROWS);
+const LARGE: (&str, u32) = ("large", 100_000);
 const NEWEST: &str = "SELECT id, body FROM {} ORDER BY created DESC LIMIT 20";
 
 async fn fill(server: &Server) {
@@ -99,46 +101,41 @@ async fn fill(server: &Server) {
     must(&client, "CREATE TABLE notes (id bigint PRIMARY KEY, created timestamp, body text) WITH (kind = 'tenant')")
         .await;
     must(&client, "CREATE INDEX notes_created ON notes (created)").await;
-    for tenant in 0..TENANTS {
-        must(&client, &format!("SET isles.tenant = 't{tenant}'")).await;
-        must(&client, &format!("INSERT INTO notes {}", rows_of(tenant))).await;
+    let others = (2..TENANTS).map(|n| (format!("t{n}"), 2024, ROWS));
+    let measured = [USUAL, LARGE].map(|(name, rows)| (name.to_string(), 2020, rows));
+    for (name, year, rows) in measured.into_iter().chain(others) {
+        must(&client, &format!("SET isles.tenant = '{name}'")).await;
+        must(&client, &format!("INSERT INTO notes {}", rows_of(year, rows))).await;
     }
 }
 
-/// Rows of a tenant; times of all tenants are mixed, the first one's are the oldest.
-fn rows_of(tenant: u32) -> String {
-    let year = if tenant == 0 { 2020 } else { 2024 };
+/// Rows of a tenant. Those that are measured are older than all others', so that an order by time alone finds them last.
+fn rows_of(year: u32, rows: u32) -> String {
     format!(
-        "SELECT n, timestamp '{year}-01-01' + n * interval '1 minute' + {tenant} * interval '1 second', \
-         'a note of usual length, number ' || n FROM generate_series(1, {ROWS}) n"
+        "SELECT n, timestamp '{year}-01-01' + n * interval '1 minute', 'a note of usual length, number ' || n \
+         FROM generate_series(1, {rows}) n"
     )
 }
 
-/// Pages of a statement on a SQLite file, found in the cache or not.
+/// Pages that a statement reads from a SQLite file, each once.
 fn pages(connection: &rusqlite::Connection, sql: &str) -> u64 {
     let count = || {
-        let (mut hits, mut misses, mut high) = (0, 0, 0);
+        let (mut misses, mut high) = (0, 0);
         // SAFETY: the handle is live, and the counters are ours.
         unsafe {
-            let db = connection.handle();
-            ffi::sqlite3_db_status(db, ffi::SQLITE_DBSTATUS_CACHE_HIT, &mut hits, &mut high, 0);
-            ffi::sqlite3_db_status(db, ffi::SQLITE_DBSTATUS_CACHE_MISS, &mut misses, &mut high, 0);
-        }
-        (hits + misses) as u64
+            ffi::sqlite3_db_status(connection.handle(), ffi::SQLITE_DBSTATUS_CACHE_MISS, &mut misses, &mut high, 0)
+        };
+        misses as u64
     };
+    // This reads the schema, so that it is not counted.
     let mut statement = connection.prepare(sql).expect("a statement");
-    let run = |statement: &mut rusqlite::Statement<'_>| {
-        let mut rows = statement.query([]).expect("it runs");
-        let mut found = 0;
-        while rows.next().expect("a row").is_some() {
-            found += 1;
-        }
-        assert_eq!(found, 20);
-    };
-    // The first run reads the schema as well.
-    run(&mut statement);
     let before = count();
-    run(&mut statement);
+    let mut rows = statement.query([]).expect("it runs");
+    let mut found = 0;
+    while rows.next().expect("a row").is_some() {
+        found += 1;
+    }
+    assert_eq!(found, 20);
     count() - before
 }
 
@@ -147,26 +144,39 @@ async fn pages_of_sqlite() {
     fill(&server).await;
     let folder = server.stop().await;
     let file = shard_file(folder.path());
-    let shared = rusqlite::Connection::open(file).expect("the shard's file");
-    let tenant = |_: &rusqlite::functions::Context<'_>| Ok("t0".to_string());
-    let flags = rusqlite::functions::FunctionFlags::SQLITE_DETERMINISTIC;
-    shared.create_scalar_function("_isles_tenant", 0, flags, tenant).expect("a function");
-    let scoped = "SELECT id, body FROM \"_isles_tenant.notes\" WHERE _tenant = 't0' ORDER BY created DESC LIMIT 20";
-    let with_tenants = pages(&shared, scoped);
-    let alone = rusqlite::Connection::open_in_memory().expect("a database");
+    for (name, _) in [USUAL, LARGE] {
+        let shared = rusqlite::Connection::open(&file).expect("the shard's file");
+        let tenant = move |_: &rusqlite::functions::Context<'_>| Ok(name);
+        let flags = rusqlite::functions::FunctionFlags::SQLITE_DETERMINISTIC;
+        shared.create_scalar_function("_isles_tenant", 0, flags, tenant).expect("a function");
+        let scoped = format!(
+            "SELECT id, body FROM \"_isles_tenant.notes\" WHERE _tenant = '{name}' ORDER BY created DESC LIMIT 20"
+        );
+        let with_others = pages(&shared, &scoped);
+        let alone = folder.path().join(format!("{name}.db"));
+        copy_alone(&shared, &alone, name);
+        let alone = rusqlite::Connection::open(alone).expect("a file");
+        report_pages("sqlite", name, with_others, pages(&alone, &NEWEST.replace("{}", "notes")));
+    }
+}
+
+/// A file with a table of one tenant's rows, as somebody would make it who has no tenants.
+fn copy_alone(shared: &rusqlite::Connection, file: &std::path::Path, name: &str) {
+    let mut alone = rusqlite::Connection::open(file).expect("a file");
     alone
         .execute_batch(
             "CREATE TABLE notes (id INTEGER NOT NULL, created INTEGER, body TEXT, PRIMARY KEY (id)) STRICT, WITHOUT ROWID;
              CREATE INDEX notes_created ON notes (created);",
         )
         .expect("tables");
-    let mut copied = shared.prepare("SELECT id, created, body FROM notes WHERE _tenant = 't0'").expect("a statement");
-    let mut rows = copied.query([]).expect("rows");
+    let transaction = alone.transaction().expect("a transaction");
+    let mut read = shared.prepare("SELECT id, created, body FROM notes WHERE _tenant = ?1").expect("a statement");
+    let mut rows = read.query([name]).expect("rows");
     while let Some(row) = rows.next().expect("a row") {
-        let values: (i64, i64, String) = (row.get(0).unwrap(), row.get(1).unwrap(), row.get(2).unwrap());
-        alone.execute("INSERT INTO notes VALUES (?1, ?2, ?3)", values).expect("inserted");
+        let values: (i64, i64, String) = row.try_into().expect("three values");
+        transaction.execute("INSERT INTO notes VALUES (?1, ?2, ?3)", values).expect("inserted");
     }
-    report_pages("sqlite", with_tenants, pages(&alone, &NEWEST.replace("{}", "notes")));
+    transaction.commit().expect("committed");
 }
 
 /// The one shard's file.
@@ -181,9 +191,9 @@ fn shard_file(folder: &std::path::Path) -> std::path::PathBuf {
         .unwrap_or_else(|| panic!("no shard in {}", folder.display()))
 }
 
-fn report_pages(engine: &str, shared: u64, alone: u64) {
+fn report_pages(engine: &str, name: &str, shared: u64, alone: u64) {
     let ratio = shared as f64 / alone as f64;
-    println!("newest 20 rows on {engine}: {shared} pages among {TENANTS} tenants, {alone} alone: {ratio:.2} x");
+    println!("newest 20 rows of a {name} tenant on {engine}: {shared} pages among others, {alone} alone: {ratio:.2} x");
 }
 
 async fn pages_of_postgresql() {
@@ -193,20 +203,18 @@ async fn pages_of_postgresql() {
     drop(server);
     let client = harness::connect(&url).await;
     must(&client, "VACUUM ANALYZE public.notes").await;
-    must(
-        &client,
-        &format!(
-            "CREATE TABLE alone (id bigint PRIMARY KEY, created timestamp, body text); INSERT INTO alone {}",
-            rows_of(0)
-        ),
-    )
-    .await;
-    must(&client, "CREATE INDEX ON alone (created)").await;
-    must(&client, "VACUUM ANALYZE alone").await;
-    let alone = buffers(&client, &NEWEST.replace("{}", "alone")).await;
-    must(&client, "SET isles.tenant = ':t0'; SET ROLE isles_tenant").await;
-    let scoped = "SELECT id, body FROM public.notes WHERE _tenant = 't0' ORDER BY created DESC LIMIT 20";
-    report_pages("postgresql", buffers(&client, scoped).await, alone);
+    for (name, rows) in [USUAL, LARGE] {
+        must(&client, &format!("CREATE TABLE {name} (id bigint PRIMARY KEY, created timestamp, body text)")).await;
+        must(&client, &format!("INSERT INTO {name} {}", rows_of(2020, rows))).await;
+        must(&client, &format!("CREATE INDEX ON {name} (created)")).await;
+        must(&client, &format!("VACUUM ANALYZE {name}")).await;
+        let alone = buffers(&client, &NEWEST.replace("{}", name)).await;
+        must(&client, &format!("SET isles.tenant = ':{name}'; SET ROLE isles_tenant")).await;
+        let scoped =
+            format!("SELECT id, body FROM public.notes WHERE _tenant = '{name}' ORDER BY created DESC LIMIT 20");
+        report_pages("postgresql", name, buffers(&client, &scoped).await, alone);
+        must(&client, "RESET ROLE").await;
+    }
 }
 
 /// Pages that PostgreSQL says it used.
@@ -214,8 +222,7 @@ async fn buffers(client: &Client, sql: &str) -> u64 {
     let plan = client.query(&format!("EXPLAIN (ANALYZE, BUFFERS) {sql}"), &[]).await.expect("a plan");
     let lines: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
     let used = lines.iter().find(|line| line.contains("Buffers:")).unwrap_or_else(|| panic!("{lines:?}"));
-    let counts = used.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok());
-    counts.sum()
+    used.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok()).sum()
 }
 
 /// Tenants that do little, and how often each does it.
@@ -233,10 +240,10 @@ async fn noisy() {
     must(&owner, "CREATE TABLE notes (id bigint PRIMARY KEY, created timestamp, body text) WITH (kind = 'tenant')")
         .await;
     must(&owner, "CREATE INDEX notes_created ON notes (created)").await;
-    must(&owner, &format!("INSERT INTO notes {}", rows_of(1))).await;
+    must(&owner, &format!("INSERT INTO notes {}", rows_of(2024, 1_000))).await;
     for quiet in 0..QUIET {
         let client = as_tenant(&server, &format!("quiet{quiet}")).await;
-        must(&client, &format!("INSERT INTO notes {}", rows_of(1))).await;
+        must(&client, &format!("INSERT INTO notes {}", rows_of(2024, 1_000))).await;
     }
     let (mut alone, mut beside, mut work) = (Vec::new(), Vec::new(), 0);
     for round in 0..NOISE_ROUNDS as i64 {

@@ -55,6 +55,7 @@ mod snapshot;
 pub mod stage;
 mod tenancy;
 mod transaction;
+mod turns;
 mod units;
 mod usage;
 mod value;
@@ -201,6 +202,7 @@ struct Shared {
     /// has been told of.
     state_number: AtomicU64,
     changes: units::Changes,
+    turns: Arc<turns::Turns>,
     /// Why the shard has stopped, once it has.
     stopped: OnceLock<ShardError>,
     commits: AtomicU64,
@@ -277,6 +279,7 @@ impl SqliteShard {
             options,
             state_number: AtomicU64::new(first_state),
             changes: units::Changes::new(),
+            turns: turns::Turns::new(),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),

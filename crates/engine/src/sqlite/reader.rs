@@ -12,10 +12,11 @@
 //! owner at the moment of the snapshot; checked before, the unit could move away in between and its rows be removed.
 
 use super::raw::{Db, Role};
+use super::turns::Turn;
 use super::{Shared, SqliteOptions};
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim};
-use crate::shard::{Outcome, Request};
+use crate::shard::{ActsFor, Outcome, Request};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -103,6 +104,16 @@ impl Drop for ReaderGuard {
     }
 }
 
+/// Waits until `deadline` for a turn at a long read.
+pub(super) async fn turn(shared: &Arc<Shared>, acts_for: &ActsFor, deadline: Duration) -> Result<Option<Turn>> {
+    let turn = shared.turns.take(acts_for);
+    let timer = shared.env.sleep(deadline.saturating_sub(shared.env.elapsed()));
+    match futures::future::select(Box::pin(turn), timer).await {
+        futures::future::Either::Left((turn, _)) => Ok(turn),
+        futures::future::Either::Right(_) => Err(ShardError::TimedOut),
+    }
+}
+
 /// Waits for a reader until `deadline`.
 pub(super) async fn checkout(shared: &Arc<Shared>, deadline: Duration) -> Result<ReaderGuard> {
     shared.check_running()?;
@@ -165,8 +176,10 @@ pub(super) async fn read(shared: &Arc<Shared>, request: Request) -> Result<Vec<O
     if let Some(answer) = read_inline(shared, &request, deadline) {
         return answer;
     }
+    let turn = turn(shared, &request.acts_for, deadline).await?;
     let mut guard = checkout(shared, deadline).await?;
     let job = move || {
+        let _turn = turn;
         guard.db().set_watch(deadline, Some(request.limits.cancel.clone()));
         let outcomes = read_all(guard.db(), &request);
         let outcomes = outcomes.and_then(|outcomes| check_fences(guard.shared(), &request.claim).map(|()| outcomes));

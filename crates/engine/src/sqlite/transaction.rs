@@ -167,11 +167,17 @@ impl SqliteTransaction {
         &mut self,
         work: impl FnOnce(&mut Held, &Limits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut held = self.held.take().ok_or_else(over)?;
-        let shared = held.shared().clone();
+        let shared = self.held.as_ref().ok_or_else(over)?.shared().clone();
         let (limits, access, claims) = (self.limits.clone(), self.access, self.claims.clone());
         let deadline = self.env.elapsed() + limits.time;
+        // Whoever has the writer goes on: others wait for it.
+        let turn = match access {
+            Access::Read => reader::turn(&shared, &self.acts_for, deadline).await?,
+            Access::Write => None,
+        };
+        let mut held = self.held.take().ok_or_else(over)?;
         let run = move || {
+            let _turn = turn;
             held.db().set_watch(deadline, Some(limits.cancel.clone()));
             let result = work(&mut held, &limits);
             let checked = claims.iter().try_for_each(|claim| held.check_fences(claim, access));

@@ -305,3 +305,23 @@ async fn transactions_of_other_tenants_do_not_conflict() {
     })
     .await;
 }
+
+/// What an engine cannot do is refused in words that name nothing hidden.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_foreign_key_names_no_hidden_column() {
+    on_both_engines(async |db| {
+        let mut client = tables(db).await;
+        let null = "CREATE TABLE t (id int PRIMARY KEY, a bigint REFERENCES authors ON DELETE SET NULL) WITH (kind = 'tenant')";
+        let follow = "CREATE TABLE u (id int PRIMARY KEY, a bigint REFERENCES authors ON UPDATE CASCADE) WITH (kind = 'tenant')";
+        let error = client.try_run(null).await.expect_err("the tenant would be nulled as well");
+        assert_eq!(error.sqlstate, "0A000", "{error}");
+        match client.try_run(follow).await {
+            Ok(tags) => assert_eq!(tags, ["CREATE TABLE"]),
+            Err(error) => {
+                assert_eq!(error.sqlstate, "0A000", "{error}");
+                assert!(!shown(&error).contains('_'), "{error}");
+            }
+        }
+    })
+    .await;
+}

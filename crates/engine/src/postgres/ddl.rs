@@ -11,9 +11,10 @@
 
 use super::tenancy;
 use super::value::type_of;
+use crate::error::{Result, ShardError};
 use isles_kernel::form;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, Schema,
+    BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, OnChange, Schema,
     SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, plain_name, relation_parts,
 };
 use isles_kernel::value::{DataType, Value};
@@ -53,6 +54,29 @@ fn column_type(column: &Column) -> String {
         None => column.ty == DataType::Text,
     };
     if text { format!("{} COLLATE \"C\"", column.type_name()) } else { column.type_name() }
+}
+
+/// Refuses what the server would refuse in words that name hidden columns.
+pub(super) fn check(change: &SchemaChange, next: &Schema) -> Result<()> {
+    let foreign_keys = match change {
+        SchemaChange::CreateTable(table) => table.foreign_keys.as_slice(),
+        SchemaChange::AddForeignKey { foreign_key, .. } => std::slice::from_ref(foreign_key),
+        _ => &[],
+    };
+    for foreign in foreign_keys {
+        let tenant = next.tables.get(&foreign.table).is_some_and(|target| target.kind == TableKind::Tenant);
+        let action = match (foreign.on_delete, foreign.on_update) {
+            (OnChange::SetNull, _) | (_, OnChange::SetNull) => "SET NULL",
+            (_, OnChange::Cascade) => "ON UPDATE CASCADE",
+            _ => continue,
+        };
+        if tenant {
+            // The tenant is one of the key's columns, and is computed.
+            let message = format!("{action} is not supported on tenant tables of PostgreSQL shards");
+            return Err(ShardError::statement("0A000", message));
+        }
+    }
+    Ok(())
 }
 
 /// The statements of one change from `old` to `next`.

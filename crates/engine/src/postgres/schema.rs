@@ -105,6 +105,7 @@ async fn run(conn: &Conn, from: &Schema, changes: &[SchemaChange], capture: Capt
     let mut schema = from.clone();
     for change in changes {
         let next = schema.apply(std::slice::from_ref(change))?;
+        ddl::check(change, &next)?;
         for statement in ddl::print(change, &schema, &next, capture) {
             conn.batch_execute(&statement).await.map_err(fault::before_commit)?;
         }

@@ -235,6 +235,7 @@ impl Database {
             rank: rank_of(&login.role),
             tenant_is_fixed: false,
         };
+        session.settings.describe_database(self.strategy());
         session.settings.describe_role(login.role.admin, login.role.is_locked());
         for (name, value) in login.role.settings.iter().filter(|(name, _)| *name != TENANT_LOCKED) {
             session.settings.set(name, value, false)?;

@@ -7,4 +7,5 @@ mod harness;
 mod postgres;
 mod schema;
 mod statements;
+mod strategy;
 mod transactions;

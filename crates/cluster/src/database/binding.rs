@@ -18,7 +18,7 @@
 use super::Database;
 use super::about::Strategy;
 use super::routing;
-use super::shards::OpenShard;
+use super::shards::{OpenShard, ShardSet};
 use crate::catalog::Catalog;
 use crate::commit::decision::catalog_error;
 use crate::session::settings::Tenant;
@@ -128,7 +128,8 @@ impl Database {
     }
 }
 
-/// Compares a shard that has been opened with the catalog, and tells it what a crash has kept from it.
+/// Compares a shard that has been opened with the catalog. It changes nothing: only when all shards are in their places
+/// is it known that one without a tenant is not just somebody else's.
 pub(super) async fn verify(catalog: &dyn Catalog, strategy: Strategy, shard: &OpenShard) -> Result<(), ShardError> {
     let pinned = match strategy {
         Strategy::Row => None,
@@ -140,12 +141,13 @@ pub(super) async fn verify(catalog: &dyn Catalog, strategy: Strategy, shard: &Op
         Err(ShardError::Statement(SqlError::new("55000", message).with_hint(hint)))
     };
     match (strategy, shard.binding().await?, pinned) {
-        (Strategy::Row, Binding::Shared, _) | (Strategy::Adapter, Binding::Free, None) => Ok(()),
+        // A new database's, until it is settled.
+        (Strategy::Row, Binding::Shared, _) | (Strategy::Adapter, Binding::Shared, None) => Ok(()),
+        // With a tenant in the catalog: a crash came between.
+        (Strategy::Adapter, Binding::Free, _) => Ok(()),
         (Strategy::Row, Binding::Free | Binding::Tenant(_), _) => {
             refused(format!("shard {name} is for one tenant, and the database has strategy \"row\""))
         }
-        (Strategy::Adapter, Binding::Shared, None) => shard.bind(Binding::Free).await,
-        (Strategy::Adapter, Binding::Free, Some(tenant)) => shard.bind(Binding::Tenant(tenant)).await,
         (Strategy::Adapter, Binding::Tenant(own), Some(tenant)) if own == tenant => Ok(()),
         (Strategy::Adapter, Binding::Tenant(own), Some(tenant)) => {
             refused(format!("shard {name} belongs to tenant \"{own}\", and the catalog says \"{tenant}\""))
@@ -157,6 +159,24 @@ pub(super) async fn verify(catalog: &dyn Catalog, strategy: Strategy, shard: &Op
             refused(format!("shard {name} belongs to nobody, and the catalog says \"{tenant}\""))
         }
     }
+}
+
+/// Tells shards that have all been compared with the catalog what they do not know: that they are for one tenant, and
+/// for whom if a crash has kept that from them.
+pub(super) async fn settle(strategy: Strategy, policy: &RoutingPolicy, shards: &ShardSet) -> Result<(), ShardError> {
+    if strategy == Strategy::Row {
+        return Ok(());
+    }
+    for name in shards.names() {
+        let shard = shards.get(name).await?;
+        if shard.binding().await? == Binding::Shared {
+            shard.bind(Binding::Free).await?;
+        }
+    }
+    for (tenant, name) in policy.pins() {
+        shards.get(name).await?.bind(Binding::Tenant(tenant.clone())).await?;
+    }
+    Ok(())
 }
 
 /// The tenant that the catalog has given a shard to.

@@ -180,6 +180,8 @@ impl Database {
         let routing = Routing::open(catalog.clone(), &names).await?;
         routing.set_fences(&shards).await?;
         let schema = schema::open(&*catalog, &shards).await?;
+        let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
+        settled.map_err(|error| error.for_people())?;
         shards.serve();
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =

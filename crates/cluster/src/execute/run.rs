@@ -121,7 +121,7 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let policy = self.routing(Tenancy::of(plan), Some(txn)).await?;
+                let policy = self.routing(Tenancy::of(plan), Some(&mut *txn)).await?;
                 // Boxed, here and below: the way of most statements, one request, stays a small future.
                 let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
                 txn.end_statement();
@@ -195,14 +195,14 @@ impl<'a> Runner<'a> {
 
     /// The routing of the moment. Where each tenant has a shard of its own, the session's has it from here on, if its
     /// tables are used.
-    async fn routing(&self, tenancy: Tenancy, txn: Option<&Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
+    async fn routing(&self, tenancy: Tenancy, txn: Option<&mut Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
         match (self.database.strategy(), tenancy) {
             (Strategy::Row, _) | (_, Tenancy::Unused) => Ok(self.schema.routing(&self.database.routing)),
             (Strategy::Adapter, Tenancy::Used) => Box::pin(self.routing_to_tenant(txn)).await,
         }
     }
 
-    async fn routing_to_tenant(&self, txn: Option<&Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
+    async fn routing_to_tenant(&self, txn: Option<&mut Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
         let need = self.database.choose_shard(self.sources.tenant()).await?;
         let Need::Shard(tenant, shard) = need else { return Ok(self.schema.routing(&self.database.routing)) };
         if txn.is_some_and(|txn| txn.is_on(&shard)) {
@@ -500,7 +500,7 @@ impl<'a> Runner<'a> {
     /// Inserts whole rows within a transaction. Returns how many.
     pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
         let tenancy = if plan.uses_tenant() { Tenancy::Used } else { Tenancy::Unused };
-        let policy = self.routing(tenancy, Some(txn)).await?;
+        let policy = self.routing(tenancy, Some(&mut *txn)).await?;
         let work = self.place_rows(plan, rows, &policy)?;
         Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
     }

@@ -15,6 +15,9 @@ use isles_sim::sqlgen::{Compare, Generator, Kind, TABLES};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Where databases of one engine are made.
 enum World {
@@ -39,8 +42,19 @@ fn with(config: &Config, strategy: impl Into<Option<Strategy>>) -> Config {
     Config { strategy: strategy.into(), ..config.clone() }
 }
 
+/// Opens a database. One that was closed just now lets its catalog go with the last of its tasks.
+async fn try_open(config: &Config) -> Result<Arc<Database>, SqlError> {
+    for _ in 0..500 {
+        match Database::open(config.clone(), env()).await {
+            Err(error) if error.message.contains("open already") => tokio::time::sleep(PAUSE).await,
+            opened => return opened,
+        }
+    }
+    panic!("the catalog is never let go");
+}
+
 async fn open(config: &Config) -> Db {
-    match Database::open(config.clone(), env()).await {
+    match try_open(config).await {
         Ok(database) => Db { database, folder: tempfile::tempdir().unwrap() },
         Err(error) => panic!("{error}"),
     }
@@ -51,7 +65,7 @@ async fn close(db: Db) {
 }
 
 async fn refused(config: Config) -> SqlError {
-    match Database::open(config, env()).await {
+    match try_open(&config).await {
         Ok(_) => panic!("it opens"),
         Err(error) => error,
     }
@@ -129,6 +143,7 @@ async fn each_tenant_has_a_shard_of_its_own() {
         let error = nobody.try_run("SELECT count(*) FROM notes").await.unwrap_err();
         assert_eq!((error.sqlstate, error.hint.is_some()), ("55000", true), "{error}");
         assert_eq!(db.client().fails("SELECT count(*) FROM notes").await, "55000");
+        drop((late, nobody));
         close(db).await;
         let db = open(&with(&config, None)).await;
         assert_eq!(owners(&db).await, expected);
@@ -284,12 +299,12 @@ async fn shards_that_have_changed_places_are_not_opened() {
             of_tenant(&db, name).await.run("INSERT INTO notes VALUES (1, 'own')").await;
         }
         close(db).await;
+        // With another tenant's, and with one that nobody has: that one is not made its tenant's.
         for (a, b, told) in [(0, 1, ["acme", "beta"]), (1, 2, ["beta", "nobody"])] {
-            let swapped = swap(&config, a, b);
-            let error = refused(swapped).await;
+            let error = refused(swap(&config, a, b)).await;
             assert_eq!(error.sqlstate, "55000", "{error}");
-            assert!(told.iter().all(|name| error.message.contains(name)) || a == 1, "{error}");
-            assert!(error.message.contains("the catalog says"), "{error}");
+            assert!(told.iter().all(|name| error.message.contains(name)), "{error}");
+            assert!(error.hint.is_some());
             swap(&config, a, b);
         }
         let db = open(&config).await;

@@ -71,6 +71,8 @@ enum Bench {
     Shard,
     /// Isles beside PostgreSQL, PgBouncer and raw SQLite, over the wire
     Sql,
+    /// What tenants cost, and what they cost each other
+    Tenants,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -100,6 +102,7 @@ fn bench(what: Bench, parts: &[String]) -> Step {
     let (package, name) = match what {
         Bench::Shard => ("isles-engine", "shard"),
         Bench::Sql => ("isles", "sql"),
+        Bench::Tenants => ("isles", "tenants"),
     };
     let mut args = vec!["bench", "-p", package, "--bench", name, "--"];
     args.extend(parts.iter().map(String::as_str));

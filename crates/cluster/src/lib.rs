@@ -6,6 +6,7 @@
 //!   * [`commit`]    transactions over several shards
 //!   * [`database`]  a catalog, its shards, and what every session shares
 //!   * `execute`     plans, carried out on the shards
+//!   * `tenants`     tenants as objects: records, quotas, and what is known of them
 //!   * [`session`]   what a client runs statements with
 
 pub mod catalog;
@@ -14,3 +15,4 @@ pub mod database;
 mod execute;
 pub mod roles;
 pub mod session;
+mod tenants;

@@ -8,6 +8,7 @@
 //!   * [`binding`]   whose shard it is, where each tenant has one of its own
 //!   * `rows`        checks of rows that come from elsewhere
 //!   * `text`        texts of statements as keys
+//!   * [`usage`]     what tenants store
 //!   * [`digest`]    summaries of rows that agree across engines
 //!   * [`sqlite`]    a shard that is a SQLite file
 //!   * [`postgres`]  a shard that is a PostgreSQL database
@@ -22,3 +23,4 @@ mod rows;
 pub mod shard;
 pub mod sqlite;
 mod text;
+pub mod usage;

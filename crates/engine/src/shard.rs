@@ -18,6 +18,7 @@
 use crate::binding::Binding;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Fence};
+use crate::usage::{MAX_USAGE_TENANTS, TenantRange, UsagePage};
 use async_trait::async_trait;
 use isles_kernel::change::Change;
 use isles_kernel::names::{
@@ -392,6 +393,24 @@ pub trait Snapshot: Send {
     fn schema(&self) -> &Schema;
     async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page>;
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;
+    /// What tenants have in all tables, at most so many tenants.
+    async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage>;
+}
+
+/// A page of tenants has a size.
+pub(crate) fn check_tenants(tenants: usize) -> Result<()> {
+    match tenants {
+        1..=MAX_USAGE_TENANTS => Ok(()),
+        _ => Err(ShardError::invalid(format!("a page has 1 to {MAX_USAGE_TENANTS} tenants, not {tenants}"))),
+    }
+}
+
+/// What is deleted at once is a transaction that others wait for.
+pub(crate) fn check_purge(rows: Option<usize>) -> Result<()> {
+    match rows {
+        None | Some(1..=MAX_APPLY_ROWS) => Ok(()),
+        Some(rows) => Err(ShardError::invalid(format!("1 to {MAX_APPLY_ROWS} rows are deleted at once, not {rows}"))),
+    }
 }
 
 /// Some of the change log. `through` is the position read up to, which passes `changes` when the log has gaps: it is
@@ -527,6 +546,15 @@ pub trait Shard: Send + Sync {
 
     /// Writes a page of rows, in one transaction, captured like any write. `rows` are of one table.
     async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64>;
+
+    /// What tenants have in all tables, as it is now.
+    async fn usage(&self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {
+        self.snapshot().await?.usage(range, tenants).await
+    }
+
+    /// Deletes rows of a tenant from one table, in one transaction, captured like any write: at most so many, or all.
+    /// Returns how many went. A table of another kind has none.
+    async fn purge(&self, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64>;
 
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.

@@ -6,6 +6,7 @@
 //! In reading order:
 //!   * [`error`]      errors for people, as PostgreSQL words them
 //!   * [`names`]      the newtypes that travel: tenants, shards, buckets, versions, positions
+//!   * [`quota`]      how much a tenant may take
 //!   * [`hash`]       FNV-1a over UTF-16, and the old float variant for reading old data
 //!   * [`id`]         self-routing ids and instance names
 //!   * [`placement`]  groups, regions, generations: which bucket a key belongs to
@@ -24,6 +25,7 @@ pub mod id;
 pub mod interval;
 pub mod names;
 pub mod placement;
+pub mod quota;
 pub mod routing;
 pub mod schema;
 pub mod value;

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Shards};
 use isles_cluster::catalog::Catalog;
-use isles_cluster::database::{self, Database, ShardWork};
+use isles_cluster::database::{self, Database, ShardWork, TenantWorks};
 use isles_cluster::session::{Login, Session};
 use isles_engine::env::TokioEnv;
 use isles_kernel::error::SqlError;
@@ -37,6 +37,11 @@ impl Backend {
     /// What each shard has done.
     pub(crate) fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
         self.database.shard_work()
+    }
+
+    /// What the busiest tenants have done, and the others together.
+    pub(crate) fn tenant_work(&self, most: usize) -> TenantWorks {
+        self.database.tenant_work(most)
     }
 
     /// Lets what runs end, and closes everything.

@@ -47,6 +47,9 @@ enum Mode {
     Serve(cli::serve::ServeArguments),
     /// Send statements to a server
     Sql(cli::sql::SqlArguments),
+    /// Manage tenants: quotas, export, import
+    #[command(subcommand)]
+    Tenants(cli::tenants::TenantsMode),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let (format, done) = match arguments.mode {
         Mode::Serve(arguments) => (arguments.format(), cli::serve::run(arguments)),
         Mode::Sql(arguments) => (arguments.format(), cli::sql::run(arguments)),
+        Mode::Tenants(mode) => (mode.format(), cli::tenants::run(mode)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

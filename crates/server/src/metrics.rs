@@ -1,7 +1,7 @@
 //! What is counted, for `/metrics`.
 
 use crate::backend::Backend;
-use isles_cluster::database::ShardWork;
+use isles_cluster::database::{OTHER, ShardWork, TenantWork};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -81,6 +81,44 @@ impl Collector for Shards {
     }
 }
 
+/// Tenants that have a label of their own: enough for those that matter to whoever looks, and few enough to keep.
+const TENANTS_MAX: usize = 100;
+
+/// The busiest tenants, the null tenant with the empty name, and the others together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTenant {
+    tenant: String,
+}
+
+/// What tenants have done is counted by their sessions, and read when somebody looks.
+struct Tenants(Arc<Backend>);
+
+impl std::fmt::Debug for Tenants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tenants")
+    }
+}
+
+impl Collector for Tenants {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let works = self.0.tenant_work(TENANTS_MAX);
+        let shown = works.shown.iter().map(|(name, work)| (name.as_ref().map_or("", |name| name.as_str()), *work));
+        let all: Vec<(&str, TenantWork)> = shown.chain([(OTHER, works.other)]).collect();
+        let mut counter = |name: &str, help: &str, unit: Option<&Unit>, value: &dyn Fn(&TenantWork) -> f64| {
+            let mut metrics = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+            for (tenant, done) in &all {
+                let labels = OfTenant { tenant: (*tenant).to_owned() };
+                ConstCounter::new(value(done)).encode(metrics.encode_family(&labels)?)?;
+            }
+            Ok::<(), std::fmt::Error>(())
+        };
+        counter("tenant_statements", "Statements of a tenant", None, &|done| done.statements as f64)?;
+        counter("tenant_errors", "Statements of a tenant that failed", None, &|done| done.errors as f64)?;
+        counter("tenant_rows", "Rows that a tenant's statements returned or changed", None, &|done| done.rows as f64)?;
+        counter("tenant", "Time of a tenant's statements", Some(&Unit::Seconds), &|done| done.micros as f64 / 1e6)
+    }
+}
+
 /// Kinds of statements that are told apart. A label must not be what a client can choose freely.
 const KINDS: [&str; 18] = [
     "SELECT",
@@ -143,10 +181,11 @@ impl Metrics {
         metrics
     }
 
-    /// Shows what the shards of a database do, too.
+    /// Shows what the shards and the tenants of a database do, too.
     pub(crate) fn of(backend: &Arc<Backend>) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.registry.register_collector(Box::new(Shards(Arc::clone(backend))));
+        metrics.registry.register_collector(Box::new(Tenants(Arc::clone(backend))));
         metrics
     }
 

@@ -5,6 +5,12 @@
 //! The scanner comes first because the grammar has no bounds of its own: it knows just enough of the language
 //! (strings, dollar quotes, comments, quoted names) to count what would cost time, memory or stack. It refuses and
 //! never changes: what it lets pass is judged by the grammar alone.
+//!
+//! Statements of our own that the grammar does not know ([`own`]) are read before it.
+
+mod own;
+
+pub use own::TenantStatement;
 
 use isles_kernel::error::SqlError;
 use pg_raw_parse::{Node, Owned, StmtList, raw};
@@ -25,11 +31,17 @@ pub const MAX_STATEMENTS: usize = 5_000;
 pub struct Parsed {
     text: Arc<str>,
     tree: Owned<StmtList>,
+    own: Option<TenantStatement>,
 }
 
 impl Parsed {
     pub fn text(&self) -> &Arc<str> {
         &self.text
+    }
+
+    /// The statement, if it is one that only Isles knows; the tree is empty then.
+    pub fn own(&self) -> Option<&TenantStatement> {
+        self.own.as_ref()
     }
 
     /// None for a text of nothing but comments.
@@ -58,6 +70,13 @@ pub(crate) fn position(text: &str, location: i32) -> Option<u32> {
 
 /// The single statements of a text.
 pub fn split(sql: &str) -> Result<Vec<Arc<str>>, SqlError> {
+    match own::pieces(sql)? {
+        Some(pieces) => own::split(sql, &pieces),
+        None => split_by_grammar(sql),
+    }
+}
+
+fn split_by_grammar(sql: &str) -> Result<Vec<Arc<str>>, SqlError> {
     let tree = raw_parse(sql)?;
     let mut statements = Vec::new();
     for raw in tree.iter() {
@@ -73,11 +92,16 @@ pub fn split(sql: &str) -> Result<Vec<Arc<str>>, SqlError> {
 
 /// The raw tree of a text of one statement.
 pub fn parse_one(sql: &str) -> Result<Parsed, SqlError> {
+    if own::begins(sql) {
+        check_bounds(sql)?;
+        let own = own::parse(sql)?;
+        return Ok(Parsed { text: Arc::from(sql), tree: raw_parse("")?, own: Some(own) });
+    }
     let tree = raw_parse(sql)?;
     if tree.iter().nth(1).is_some() {
         return Err(SqlError::new("42601", "cannot insert multiple commands into a prepared statement"));
     }
-    Ok(Parsed { text: Arc::from(sql), tree })
+    Ok(Parsed { text: Arc::from(sql), tree, own: None })
 }
 
 /// libpg_query points file descriptor 2 of the process at a pipe of its own while it parses, and back. Two threads at

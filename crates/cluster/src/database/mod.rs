@@ -43,6 +43,8 @@ use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
 use crate::roles;
 use crate::session::plans::Plans;
+use crate::tenants::Tenants;
+pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
 use arc_swap::ArcSwap;
 use binding::Bindings;
 use isles_engine::env::Env;
@@ -131,6 +133,7 @@ pub struct Database {
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
     works: Works,
+    pub(crate) tenants: Tenants,
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
     catalog: Arc<dyn Catalog>,
@@ -183,6 +186,7 @@ impl Database {
         let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
         settled.map_err(|error| error.for_people())?;
         shards.serve();
+        let tenants = Tenants::open(catalog.clone()).await?;
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =
             Coordinator::new(catalog.clone(), shards.clone(), env.clone(), latches.clone(), prefix, config.planted);
@@ -198,6 +202,7 @@ impl Database {
             writers: Arc::default(),
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
+            tenants,
             names,
             catalog,
             roles: ArcSwap::default(),
@@ -211,12 +216,18 @@ impl Database {
         });
         database.learn_roles().await?;
         database.start_sweeper();
+        database.renew_figures();
         Ok(database)
     }
 
     /// What each shard has done since the database was opened.
     pub fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
         self.works.all()
+    }
+
+    /// What the busiest tenants have done since the database was opened, at most so many, and the rest together.
+    pub fn tenant_work(&self, most: usize) -> TenantWorks {
+        self.tenants.work(most)
     }
 
     /// Where it is noted what a statement does on the shards.

@@ -33,6 +33,8 @@ pub(crate) const GATHERED_BYTES: usize = 8 << 20;
 pub(crate) struct Bounds {
     /// On the env's clock.
     pub(crate) deadline: Duration,
+    /// From its beginning to the deadline; a result that is streamed has it for each page.
+    pub(crate) time: Duration,
     pub(crate) cancel: CancelToken,
     /// What it may gather.
     pub(crate) rows: usize,
@@ -53,7 +55,15 @@ pub(crate) fn timed_out() -> SqlError {
 
 impl Bounds {
     pub(crate) fn new(env: &dyn Env, time: Duration, cancel: CancelToken) -> Bounds {
-        Bounds { deadline: env.elapsed() + time, cancel, rows: MAX_ROWS, bytes: MAX_BYTES, lock: None, trace: None }
+        Bounds {
+            deadline: env.elapsed() + time,
+            time,
+            cancel,
+            rows: MAX_ROWS,
+            bytes: MAX_BYTES,
+            lock: None,
+            trace: None,
+        }
     }
 
     /// What is left, as a shard takes it.

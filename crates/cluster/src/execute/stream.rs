@@ -5,11 +5,12 @@
 //! A statement on its own is first tried as one that fits into memory. Only if it does not, it is begun again this way.
 //! Each shard's page is bounded, so the memory of a stream is too, whatever the size of its result.
 
-use super::bounds::{Bounds, MAX_TIME};
+use super::bounds::Bounds;
 use super::merge;
 use super::transaction::{Txn, people};
 use super::work::Sent;
 use crate::database::Database;
+use crate::tenants::entry::Pass;
 use isles_engine::shard::{CursorId, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
@@ -83,10 +84,15 @@ impl Stream {
         })
     }
 
+    /// For as long as it is read, it is inside of its tenant.
+    pub(crate) fn admit(&mut self, pass: Option<Pass>) {
+        self.txn.admit(pass);
+    }
+
     /// At most `limit` more rows; none at the end.
     pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<Vec<Value>>, SqlError> {
         // The time of each page is the statement's own; a client may take as long as it likes in between.
-        self.bounds.deadline = self.database.env.elapsed() + MAX_TIME;
+        self.bounds.deadline = self.database.env.elapsed() + self.bounds.time;
         let mut rows = Vec::new();
         while rows.len() < limit && self.left > 0 {
             let Some(mut row) = self.pull().await? else { break };

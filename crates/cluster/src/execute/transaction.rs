@@ -30,6 +30,7 @@ use crate::commit::Participant;
 use crate::commit::writers::{TxnNumber, WriterTurn};
 use crate::database::schema::{Change, Next, Turnover};
 use crate::database::{Active, Database, SchemaGuard};
+use crate::tenants::entry::Pass;
 use futures::future::join_all;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
@@ -92,6 +93,8 @@ pub(crate) struct Txn {
     /// Keeps others from changing the schema that this transaction has seen; its own, once it has changed it.
     pub(crate) schema: Arc<SchemaGuard>,
     database: Arc<Database>,
+    /// Says that it is inside of its tenant.
+    pass: Option<Pass>,
     _active: Active,
 }
 
@@ -141,6 +144,7 @@ impl Txn {
             acts_for,
             schema,
             database: database.clone(),
+            pass: None,
             _active: active,
         })
     }
@@ -151,6 +155,20 @@ impl Txn {
             true => Ok(()),
             false => Err(SqlError::new("25001", "the transaction belongs to another tenant")
                 .with_hint("set the tenant before the transaction's first savepoint")),
+        }
+    }
+
+    /// From here to its end it is inside of its tenant; it has one only.
+    pub(crate) fn admit(&mut self, pass: Option<Pass>) {
+        if self.pass.is_none() {
+            self.pass = pass;
+        }
+    }
+
+    /// Notes what it has written of its tenant's rows.
+    pub(crate) fn wrote(&mut self, rows: u64, bytes: u64) {
+        if let Some(pass) = &mut self.pass {
+            pass.wrote(rows, bytes);
         }
     }
 

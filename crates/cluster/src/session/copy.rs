@@ -14,6 +14,8 @@ use crate::execute::bounds::Bounds;
 use crate::execute::inputs::acts_for;
 use crate::execute::run::Runner;
 use crate::execute::transaction::{Modes, Txn};
+use crate::tenants::entry::Entry;
+use crate::tenants::work::TenantWork;
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{plain_name, relation_parts};
@@ -107,16 +109,21 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
     let params: Vec<_> = types.iter().map(|ty| ty.oid).collect();
     let prepared = super::plans::prepare(&session.database, &Planned::of(&guard), &session.settings, &sql, &params)?;
     session.check_rights(&prepared)?;
+    let pass = session.admit(prepared.tenant_use).await?;
+    let tenant = session.seated().filter(|_| pass.is_some()).cloned();
     let knowledge = session.knowledge(&guard)?;
     let into = match session.open.is_some() {
         true => {
             session.enter_transaction(&guard).await?;
+            session.slot.lock().await.txn()?.admit(pass);
             Into::Session(session.slot.clone())
         }
         false => {
             let modes = Modes { isolation: Isolation::ReadCommitted, read_only: false };
             let acts_for = acts_for(&session.settings.meaning().tenant);
-            Into::Own(Box::new(Txn::begin(&session.database, modes, guard.clone(), acts_for)?))
+            let mut txn = Txn::begin(&session.database, modes, guard.clone(), acts_for)?;
+            txn.admit(pass);
+            Into::Own(Box::new(txn))
         }
     };
     Ok(CopyIn {
@@ -135,6 +142,7 @@ async fn copy_in(session: &mut Session, options: CopyOptions, table: &str, colum
         bounds: session.bounds(),
         database: session.database.clone(),
         into,
+        tenant,
     })
 }
 
@@ -162,6 +170,8 @@ pub struct CopyIn {
     bounds: Bounds,
     database: Arc<Database>,
     into: Into,
+    /// Whose rows they become.
+    tenant: Option<Arc<Entry>>,
 }
 
 impl CopyIn {
@@ -253,16 +263,29 @@ impl CopyIn {
             params: &[],
             bounds: &self.bounds,
         };
+        let bytes: usize = batch.iter().flatten().map(Value::weight).sum();
+        if let Some(tenant) = &self.tenant {
+            self.database.check_room(tenant).await?;
+        }
         let rows = runner.fill(template, &self.places, batch).await?;
         let copied = match &mut self.into {
-            Into::Own(txn) => runner.insert_rows(plan, rows, txn).await?,
+            Into::Own(txn) => {
+                let copied = runner.insert_rows(plan, rows, txn).await?;
+                txn.wrote(copied, bytes as u64);
+                copied
+            }
             Into::Session(slot) => {
                 let mut slot = slot.lock().await;
                 slot.touch(self.database.env.elapsed());
-                runner.insert_rows(plan, rows, slot.txn()?).await?
+                let copied = runner.insert_rows(plan, rows, slot.txn()?).await?;
+                slot.txn()?.wrote(copied, bytes as u64);
+                copied
             }
         };
         self.copied += copied;
+        if let Some(tenant) = &self.tenant {
+            tenant.add(TenantWork { rows: copied, ..TenantWork::default() });
+        }
         Ok(())
     }
 }

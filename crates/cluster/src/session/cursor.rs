@@ -116,6 +116,7 @@ mod tests {
             origins: Vec::new(),
             compiled: Compiled::Empty,
             beyond_tenant: None,
+            tenant_use: crate::session::tenants::TenantUse::None,
             edition: Edition::Committed(SchemaVersion(0)),
             setting_key: "".into(),
         }

@@ -16,6 +16,8 @@
 //!   * [`transact`]  BEGIN, COMMIT, savepoints, and failed transactions
 //!   * [`utility`]   statements that are not about rows
 //!   * [`rights`]    what a session may do
+//!   * [`tenants`]   a session's tenant, and CREATE TENANT, ALTER TENANT, DROP TENANT, SHOW TENANTS
+//!   * [`progress`]  what a long statement says while it runs
 //!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
 //!   * [`configure`] set_config
 //!   * [`copy`]      COPY
@@ -30,15 +32,18 @@ mod copy;
 mod cursor;
 pub(crate) mod known;
 pub(crate) mod plans;
+mod progress;
 pub mod rights;
 mod roles;
 pub(crate) mod settings;
 pub(crate) mod statements;
+pub(crate) mod tenants;
 mod transact;
 mod utility;
 
 pub use copy::{CopyFormat, CopyIn, CopyOut};
 pub use plans::Prepared;
+pub use progress::Progress;
 
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
@@ -48,9 +53,13 @@ use crate::execute::run::{Runner, Within};
 use crate::execute::stream::Stream;
 use crate::execute::work::Trace;
 use crate::roles::{Role, TENANT_LOCKED};
+use crate::tenants::entry::{Entry as TenantEntry, Pass, Seat};
+use crate::tenants::list::TenantList;
+use crate::tenants::work::TenantWork;
 use cursor::Cursor;
 use isles_engine::shard::{CancelToken, Engine, Isolation};
 use isles_kernel::error::SqlError;
+use isles_kernel::quota::Quota;
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::Utility;
 use isles_sql::bind::{Explain, ExplainFormat};
@@ -67,6 +76,7 @@ use statements::{NamedBy, Statements};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tenants::TenantUse;
 use transact::{Open, Slot};
 
 pub type Result<T> = std::result::Result<T, SqlError>;
@@ -118,7 +128,8 @@ pub struct Rows {
 
 enum RowSource {
     Gathered { rows: std::vec::IntoIter<Vec<Value>>, tag: String },
-    Streamed { stream: Box<Stream>, count: u64 },
+    Streamed { stream: Box<Stream>, count: u64, tenant: Option<Arc<TenantEntry>> },
+    Tenants { list: Box<TenantList>, count: u64 },
 }
 
 impl Rows {
@@ -126,16 +137,31 @@ impl Rows {
         Rows { fields: fields.into(), source: RowSource::Gathered { rows: rows.into_iter(), tag } }
     }
 
-    fn streamed(fields: Fields, stream: Stream) -> Rows {
-        Rows { fields, source: RowSource::Streamed { stream: Box::new(stream), count: 0 } }
+    fn streamed(fields: Fields, stream: Stream, tenant: Option<Arc<TenantEntry>>) -> Rows {
+        Rows { fields, source: RowSource::Streamed { stream: Box::new(stream), count: 0, tenant } }
+    }
+
+    pub(crate) fn listed(fields: impl Into<Fields>, list: TenantList) -> Rows {
+        Rows { fields: fields.into(), source: RowSource::Tenants { list: Box::new(list), count: 0 } }
     }
 
     /// At most `limit` more rows; fewer only at the end or when a batch is smaller. None when there are no more.
     pub async fn next(&mut self, limit: usize) -> Result<Option<Vec<Vec<Value>>>> {
         let rows: Vec<Vec<Value>> = match &mut self.source {
             RowSource::Gathered { rows, .. } => rows.by_ref().take(limit).collect(),
-            RowSource::Streamed { stream, count } => {
+            RowSource::Streamed { stream, count, tenant } => {
                 let rows = stream.next(limit).await?;
+                *count += rows.len() as u64;
+                if let Some(tenant) = tenant {
+                    tenant.add(TenantWork { rows: rows.len() as u64, ..TenantWork::default() });
+                    if tenant.quotas().max_rows.is_some_and(|max| *count > max) {
+                        return Err(tenant.beyond(Quota::Rows));
+                    }
+                }
+                rows
+            }
+            RowSource::Tenants { list, count } => {
+                let rows = list.next(limit).await?;
                 *count += rows.len() as u64;
                 rows
             }
@@ -148,6 +174,7 @@ impl Rows {
         match &self.source {
             RowSource::Gathered { tag, .. } => tag.clone(),
             RowSource::Streamed { count, .. } => RowsKind::Select.tag(*count),
+            RowSource::Tenants { .. } => "SHOW".into(),
         }
     }
 }
@@ -198,6 +225,11 @@ pub struct Session {
     /// What its role may do.
     rank: Rank,
     tenant_is_fixed: bool,
+    /// In the tenant of its settings, or in one that it had before.
+    seat: Option<Seat>,
+    /// Rows of the statement that runs.
+    counted: u64,
+    progress: Arc<Progress>,
 }
 
 fn rank_of(role: &Role) -> Rank {
@@ -234,6 +266,9 @@ impl Database {
             trace: None,
             rank: rank_of(&login.role),
             tenant_is_fixed: false,
+            seat: None,
+            counted: 0,
+            progress: Arc::default(),
         };
         session.settings.describe_database(self.strategy());
         session.settings.describe_role(login.role.admin, login.role.is_locked());
@@ -246,6 +281,7 @@ impl Database {
             session.settings.set(name, value, false)?;
         }
         session.settings.settle_startup();
+        session.sit()?;
         Ok(session)
     }
 }
@@ -335,7 +371,9 @@ impl Session {
     /// Runs a statement. The parameters have the types that `prepared` says. An error inside of a transaction leaves
     /// it failed.
     pub async fn execute(&mut self, prepared: &Arc<Prepared>, params: Vec<Value>) -> Result<Answer> {
-        let answer = self.execute_now(prepared, params).await;
+        let began = self.database.env.elapsed();
+        let answer = self.execute_now(prepared, params).await.map_err(|error| self.explain_timeout(error));
+        self.count(prepared, &answer, began);
         self.cancel = CancelToken::default();
         if answer.is_err() {
             self.fail();
@@ -351,6 +389,9 @@ impl Session {
                 format!("the statement has {} parameters, {} were given", prepared.params.len(), params.len());
             return Err(SqlError::new("08P01", message));
         }
+        if prepared.tenant_use != TenantUse::None {
+            self.sit()?;
+        }
         match &prepared.compiled {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
@@ -359,7 +400,7 @@ impl Session {
                 let fields = prepared.fields.clone().unwrap_or_default();
                 Box::pin(self.configure(targets, fields, &params)).await
             }
-            Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() => {
+            Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() || self.must_count(prepared) => {
                 Box::pin(self.rows_at_level(prepared, &params)).await
             }
             Compiled::Rows { .. } | Compiled::Explain(_) => self.rows(prepared, &params).await,
@@ -386,13 +427,24 @@ impl Session {
     async fn rows(&mut self, prepared: &Arc<Prepared>, params: &[Value]) -> Result<Answer> {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
+        let pass = self.admit(prepared.tenant_use).await?;
         match &prepared.compiled {
             Compiled::Rows { plan, kind: RowsKind::Select } if self.open.is_none() => {
                 let fields = prepared.fields.clone().unwrap_or_default();
-                self.select(plan, params, fields, guard).await
+                let answer = self.select(plan, params, fields, guard, pass).await?;
+                if let Answer::Rows(Rows { source: RowSource::Gathered { rows, .. }, .. }) = &answer {
+                    self.check_rows(prepared.tenant_use, rows.len())?;
+                    self.counted += rows.len() as u64;
+                }
+                Ok(answer)
             }
             Compiled::Rows { plan, kind } => {
-                let (rows, affected) = self.run_plan(plan, *kind, params, guard).await?;
+                let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
+                self.check_rows(prepared.tenant_use, rows.len())?;
+                if *kind != RowsKind::Select {
+                    self.note_write(&prepared, params, affected).await;
+                }
+                self.counted += (rows.len() as u64).max(affected);
                 Ok(match &prepared.fields {
                     Some(fields) => {
                         let count = if *kind == RowsKind::Select { rows.len() as u64 } else { affected };
@@ -401,7 +453,7 @@ impl Session {
                     None => Answer::Done { tag: kind.tag(affected) },
                 })
             }
-            Compiled::Explain(explain) => self.explain(explain, params, guard).await,
+            Compiled::Explain(explain) => self.explain(explain, params, guard, pass).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
         }
     }
@@ -413,10 +465,11 @@ impl Session {
         params: &[Value],
         fields: Fields,
         guard: Arc<SchemaGuard>,
+        pass: Option<Pass>,
     ) -> Result<Answer> {
         let is_stream = matches!(plan, Plan::Query(query) if !query.locks && matches!(query.root, Node::Shards(_)));
         if !is_stream {
-            let (rows, _) = self.run_plan(plan, RowsKind::Select, params, guard).await?;
+            let (rows, _) = self.run_plan(plan, RowsKind::Select, params, guard, pass).await?;
             let tag = RowsKind::Select.tag(rows.len() as u64);
             return Ok(Answer::Rows(Rows::new(fields, rows, tag)));
         }
@@ -431,7 +484,11 @@ impl Session {
             Err(error) if error.sqlstate == "54000" => {
                 let runner = Runner { bounds: &bounds, ..runner };
                 match runner.stream(plan).await? {
-                    Some(stream) => Ok(Answer::Rows(Rows::streamed(fields, stream))),
+                    Some(mut stream) => {
+                        let tenant = self.seated().filter(|_| pass.is_some()).cloned();
+                        stream.admit(pass);
+                        Ok(Answer::Rows(Rows::streamed(fields, stream, tenant)))
+                    }
                     None => Err(error),
                 }
             }
@@ -464,7 +521,7 @@ impl Session {
 
     fn bounds(&self) -> Bounds {
         let meaning = self.settings.meaning();
-        let time = meaning.statement_timeout.unwrap_or(MAX_TIME);
+        let time = self.statement_time(MAX_TIME);
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
         Bounds { lock: meaning.lock_timeout, trace: self.trace.clone(), ..bounds }
     }
@@ -496,6 +553,7 @@ impl Session {
         kind: RowsKind,
         params: &[Value],
         guard: Arc<SchemaGuard>,
+        pass: Option<Pass>,
     ) -> Result<(Vec<Vec<Value>>, u64)> {
         let bounds = self.bounds();
         let knowledge = self.knowledge(&guard)?;
@@ -514,6 +572,7 @@ impl Session {
                 let slot = self.slot.clone();
                 let mut slot = slot.lock().await;
                 let txn = slot.txn()?;
+                txn.admit(pass);
                 let output = runner.run(plan, Within::Transaction(txn)).await;
                 slot.touch(database.env.elapsed());
                 output?
@@ -522,7 +581,13 @@ impl Session {
         Ok((output.rows, output.affected))
     }
 
-    async fn explain(&mut self, explain: &Explain, params: &[Value], guard: Arc<SchemaGuard>) -> Result<Answer> {
+    async fn explain(
+        &mut self,
+        explain: &Explain,
+        params: &[Value],
+        guard: Arc<SchemaGuard>,
+        pass: Option<Pass>,
+    ) -> Result<Answer> {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
         let mut detail = Printed { engines: self.database.engines(), trace: None };
@@ -531,7 +596,7 @@ impl Session {
             detail.trace = Some(Arc::default());
             self.trace.clone_from(&detail.trace);
             let began = self.database.env.elapsed();
-            let ran = self.run_plan(&plan, kind, params, guard).await;
+            let ran = self.run_plan(&plan, kind, params, guard, pass).await;
             self.trace = None;
             let (rows, affected) = ran?;
             let ms = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
@@ -592,9 +657,17 @@ impl Session {
         self.cancel.clone()
     }
 
+    /// What a long statement says while it runs, for whoever waits for it.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
     /// Notices and warnings since the last call, with their severity (`NOTICE`, `WARNING`, …).
     pub fn take_notices(&mut self) -> Vec<(&'static str, SqlError)> {
-        std::mem::take(&mut self.notices)
+        let said = std::iter::from_fn(|| self.progress.take()).map(|notice| ("NOTICE", notice));
+        let mut notices: Vec<_> = said.collect();
+        notices.append(&mut self.notices);
+        notices
     }
 
     fn warn(&mut self, sqlstate: &'static str, message: &str) {

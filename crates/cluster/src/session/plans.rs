@@ -7,6 +7,7 @@
 
 use super::Fields;
 use super::settings::{DEFAULT_KIND, Settings};
+use super::tenants::TenantUse;
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
@@ -92,6 +93,8 @@ pub struct Prepared {
     pub(crate) compiled: Compiled,
     /// A table in it that is not for one tenant to use this way.
     pub(crate) beyond_tenant: Option<String>,
+    /// What it does with tenant tables.
+    pub(crate) tenant_use: TenantUse,
     /// What it was planned for.
     pub(crate) edition: Edition,
     pub(crate) setting_key: Arc<str>,
@@ -211,6 +214,11 @@ fn compile(
         BoundStatement::Explain(explain) => super::rights::beyond_tenant(&explain.statement),
         BoundStatement::Other(_) | BoundStatement::Empty => None,
     };
+    let tenant_use = match &bound.statement {
+        BoundStatement::Rows(statement) => super::rights::tenant_use(statement),
+        BoundStatement::Explain(explain) => super::rights::tenant_use(&explain.statement),
+        BoundStatement::Other(_) | BoundStatement::Empty => TenantUse::None,
+    };
     let (compiled, fields) = match bound.statement {
         BoundStatement::Rows(statement) if let Some(targets) = super::configure::targets(&statement)? => {
             (Compiled::Configure(targets), fields_of(&statement))
@@ -235,6 +243,7 @@ fn compile(
         origins: bound.origins,
         compiled,
         beyond_tenant,
+        tenant_use,
         edition: planned.edition,
         setting_key: meaning.plan_key.clone(),
     })

@@ -279,6 +279,7 @@ impl Session {
             Ok(()) => self.settings.commit(),
             Err(_) => self.settings.rollback(),
         }
+        self.leave_other_seat();
         result
     }
 
@@ -295,6 +296,7 @@ impl Session {
         }
         self.cursors.retain(|_, cursor| !cursor.fresh);
         self.settings.rollback();
+        self.leave_other_seat();
     }
 
     /// COMMIT: of a failed transaction it is a rollback. Returns the tag.

@@ -1,7 +1,7 @@
 //! Statements that are not about rows: one `match`, and what each does below it in the same order.
 
 use super::cursor::{Cursor, MAX_CURSORS};
-use super::plans::{self, Compiled, Planned, Prepared, text_field};
+use super::plans::{self, Compiled, Planned, Prepared, RowsKind, text_field};
 use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
@@ -16,7 +16,9 @@ use isles_kernel::names::ShardId;
 use isles_kernel::schema::{Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
 use isles_sql::bind::ddl::DdlChange;
-use isles_sql::bind::utility::{DeclareCursor, Discard, Fetch, SetScope, SetValue, ShowIsles, Utility};
+use isles_sql::bind::utility::{
+    DeclareCursor, Discard, Fetch, SetScope, SetValue, ShowIsles, TenantStatement, Utility,
+};
 use isles_sql::tree::Field;
 use isles_sql::types::{INT8, Oid, Type};
 use std::sync::Arc;
@@ -47,12 +49,27 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             Some(vec![text_field("group"), number_field("first"), number_field("last"), text_field("shard")])
         }
         Utility::ShowIsles(ShowIsles::Limits) => texts(&["name", "limit"]),
+        Utility::Tenant(TenantStatement::List { .. }) => Some(tenant_fields()),
+        Utility::Tenant(TenantStatement::Show { .. }) => {
+            let mut fields = tenant_fields();
+            fields.extend(["connections", "max_connections"].map(number_field));
+            fields.push(text_field("statement_timeout"));
+            fields.extend(["max_rows", "max_bytes"].map(number_field));
+            Some(fields)
+        }
         _ => None,
     }
 }
 
 fn number_field(name: &str) -> Field {
     Field { name: name.into(), ty: Type::of(INT8) }
+}
+
+fn tenant_fields() -> Vec<Field> {
+    let mut fields = vec![text_field("tenant"), text_field("shard")];
+    fields.extend(["rows", "bytes", "statements"].map(number_field));
+    fields.push(text_field("state"));
+    fields
 }
 
 fn done(tag: impl Into<String>) -> Result<Answer> {
@@ -78,9 +95,11 @@ impl Session {
                 self.set_transaction(*modes, *scope).await.and_then(|()| done(tag))
             }
             Utility::Set { name, value, scope } => self.set(name, value, *scope).await.and_then(|()| done(tag)),
-            Utility::Reset { name } => self.reset(name).and_then(|()| done(tag)),
+            Utility::Reset { name } => self.reset(name).await.and_then(|()| done(tag)),
             Utility::ResetAll => {
+                self.check_tenant_may_change(TENANT).await?;
                 self.settings.reset_all();
+                self.leave_other_seat();
                 done(tag)
             }
             Utility::Show { name } => {
@@ -123,6 +142,7 @@ impl Session {
             Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => done(tag),
             Utility::Ddl(change) => self.ddl(change, prepared).await,
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
+            Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
         }
     }
 
@@ -157,10 +177,17 @@ impl Session {
             self.warn("25P01", "SET LOCAL can only be used in transaction blocks");
             return Ok(());
         }
-        // A change of the tenant within a transaction would let one transaction write for two.
-        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
-            return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
+        self.check_tenant_may_change(name).await?;
+        // Whoever is beyond a tenant's quota keeps the one it had.
+        if [TENANT, NULL_TENANT].contains(&name) {
+            let before = self.settings.clone();
+            self.set_value(name, value, local).await?;
+            return self.sit().inspect_err(|_| self.settings = before);
         }
+        self.set_value(name, value, local).await
+    }
+
+    async fn set_value(&mut self, name: &str, value: &SetValue, local: bool) -> Result<()> {
         match (name, value) {
             ("transaction_isolation" | "transaction_read_only", SetValue::Text(value)) => {
                 self.settings.set(name, value, true)?;
@@ -184,15 +211,26 @@ impl Session {
         }
     }
 
-    async fn has_begun(&self) -> bool {
+    pub(super) async fn has_begun(&self) -> bool {
         self.slot.lock().await.schema().is_some()
     }
 
-    fn reset(&mut self, name: &str) -> Result<()> {
+    /// A change of the tenant within a transaction would let one transaction write for two.
+    async fn check_tenant_may_change(&self, name: &str) -> Result<()> {
+        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
+            return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
+        }
+        Ok(())
+    }
+
+    async fn reset(&mut self, name: &str) -> Result<()> {
+        self.check_tenant_may_change(name).await?;
         if self.tenant_is_fixed {
             self.check_setting(name, "")?;
         }
-        self.settings.reset(name, false)
+        self.settings.reset(name, false)?;
+        self.leave_other_seat();
+        Ok(())
     }
 
     async fn show_isles(&self, what: ShowIsles) -> Result<Vec<Vec<Value>>> {
@@ -270,6 +308,7 @@ impl Session {
                 }
                 self.roll_back().await;
                 self.settings.reset_all();
+                self.leave_other_seat();
                 self.named().forget_all();
                 self.cursors.clear();
                 self.forget_sequences();
@@ -327,7 +366,16 @@ impl Session {
         let guard = self.hold_schema().await?;
         let prepared = self.current(prepared, &guard)?;
         match &prepared.compiled {
-            Compiled::Rows { plan, kind } => Ok(self.run_plan(plan, *kind, params, guard).await?.0),
+            Compiled::Rows { plan, kind } => {
+                let pass = self.admit(prepared.tenant_use).await?;
+                let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
+                self.check_rows(prepared.tenant_use, rows.len())?;
+                if *kind != RowsKind::Select {
+                    self.note_write(&prepared, params, affected).await;
+                }
+                self.counted += (rows.len() as u64).max(affected);
+                Ok(rows)
+            }
             _ => Err(SqlError::new("42601", "a query is expected")),
         }
     }

@@ -33,13 +33,14 @@ impl Db {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let login = Login {
-            user: "alice".into(),
-            database: "isles".into(),
-            settings: Vec::new(),
-            role: Role { admin: true, ..Role::default() },
-        };
-        Client { session: self.database.session(login).expect("a session") }
+        self.client_as(Role { admin: true, ..Role::default() }, &[]).expect("a session")
+    }
+
+    /// A client of a role, with settings of its connection.
+    pub(crate) fn client_as(&self, role: Role, settings: &[(&str, &str)]) -> Result<Client, SqlError> {
+        let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let login = Login { user: "alice".into(), database: "isles".into(), settings, role };
+        Ok(Client { session: self.database.session(login)? })
     }
 
     /// Closes it and opens it again, as a restart does.

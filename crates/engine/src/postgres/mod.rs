@@ -17,6 +17,7 @@
 //!   * [`pledge`]       one shard's part of a commit over several
 //!   * [`transaction`]  requests and interactive transactions
 //!   * [`snapshot`]     pages and digests of one moment
+//!   * [`usage`]        what tenants store, and how a tenant's rows go
 //!   * [`apply`]        rows from elsewhere
 //!   * [`unique`]       rows that collide while they arrive out of order
 //!
@@ -46,6 +47,7 @@ mod snapshot;
 mod tenancy;
 mod transaction;
 mod unique;
+mod usage;
 mod value;
 
 use crate::binding::Binding;
@@ -54,11 +56,11 @@ use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request, Shard,
-    ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+    ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use pool::{Conn, Connections, Ended};
 use std::future::Future;
@@ -484,6 +486,18 @@ impl Shard for PostgresShard {
             let schema = self.inner.current_schema().await?;
             let conn = self.inner.clients.lend().await?;
             let done = apply::import(&conn, &schema, table, &rows, mode).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn purge(&self, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64> {
+        check_purge(rows)?;
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let done = usage::purge(&conn, &schema, table, tenant, rows).await;
             commit.end(conn, done).await
         };
         self.inner.within_commit(OWN_LIMIT, &commit, work).await

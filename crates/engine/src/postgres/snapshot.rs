@@ -14,10 +14,12 @@ use super::pool::{Conn, Connections, Ended};
 use super::schema;
 use super::tenancy::OWN;
 use super::transaction::read_value;
+use super::usage;
 use super::value::Param;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
+use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
+use crate::usage::{TenantRange, UsagePage};
 use async_trait::async_trait;
 use isles_kernel::names::Seq;
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
@@ -205,5 +207,11 @@ impl Snapshot for PgSnapshot {
         };
         self.each_row(&query, take).await?;
         Ok(digest)
+    }
+
+    async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {
+        check_tenants(tenants)?;
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
+        usage::usage(conn, &self.schema, range, tenants).await
     }
 }

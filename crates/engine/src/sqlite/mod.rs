@@ -26,6 +26,7 @@
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * `usage`        what tenants store, and how a tenant's rows go
 //!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard
 //!   * [`fleet`]      thousands of shards, some of them open
@@ -55,6 +56,7 @@ pub mod stage;
 mod tenancy;
 mod transaction;
 mod units;
+mod usage;
 mod value;
 mod writer;
 
@@ -64,11 +66,11 @@ use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS,
-    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction,
+    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use queue::Queue;
 use reader::Readers;
@@ -449,6 +451,12 @@ impl Shard for SqliteShard {
             apply::import(writer, &table, &rows, mode)
         })
         .await
+    }
+
+    async fn purge(&self, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64> {
+        check_purge(rows)?;
+        let (table, tenant) = (table.to_string(), tenant.clone());
+        self.write(OWN_WRITE_TIME, move |writer| usage::purge(writer, &table, &tenant, rows)).await
     }
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {

@@ -5,9 +5,10 @@
 
 use super::raw::Db;
 use super::reader::{self, ReaderGuard};
-use super::{OWN_WRITE_TIME, Shared, ddl, format};
+use super::{OWN_WRITE_TIME, Shared, ddl, format, usage};
 use crate::error::{Result, ShardError};
-use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow};
+use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
+use crate::usage::{TenantRange, UsagePage};
 use async_trait::async_trait;
 use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
@@ -91,6 +92,12 @@ impl Snapshot for SqliteSnapshot {
             Ok(digest)
         };
         self.job(DIGEST_TIME, work).await
+    }
+
+    async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {
+        check_tenants(tenants)?;
+        let (schema, range) = (self.schema.clone(), range.clone());
+        self.job(DIGEST_TIME, move |db| usage::usage(db, &schema, &range, tenants)).await
     }
 }
 

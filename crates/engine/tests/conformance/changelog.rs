@@ -143,7 +143,7 @@ pub(crate) async fn a_changed_key_is_a_delete_and_an_insert(world: World) {
     check_log(&db, start, &["users 1 - (1 'a' 0)", "users 2 + (10 'a' 0)"]).await;
 }
 
-/// I-29: a reader of one bucket must see the row go.
+/// I-29, I-31: a reader of one bucket must see the row go.
 pub(crate) async fn a_row_that_changes_its_bucket_leaves_the_old_one(world: World) {
     let db = world.shard().await;
     db.put_user(1, "a", 0).await;

@@ -37,6 +37,7 @@ mod schemas;
 mod snapshots;
 mod tenants;
 mod transactions;
+mod usages;
 mod values;
 
 /// Makes each test a `#[test]` for each engine. A test that is not listed is never run, and the compiler says so.
@@ -299,6 +300,13 @@ on_both_engines! {
         closing_twice_is_closing_once,
         closing_lets_running_work_end,
         figures_follow_the_work,
+    }
+    usages {
+        usage_is_told_a_page_of_tenants_at_a_time,
+        usage_of_one_tenant_is_its_own,
+        bytes_grow_and_shrink_with_the_values,
+        a_tenants_rows_go_in_pages_and_are_captured,
+        a_purge_of_parents_is_refused_while_children_are_there,
     }
 }
 

@@ -13,3 +13,4 @@ pub(crate) mod shard_files;
 pub(crate) mod client;
 pub(crate) mod serve;
 pub(crate) mod sql;
+pub(crate) mod tenants;

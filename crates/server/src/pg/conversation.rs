@@ -24,7 +24,7 @@ use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
 use crate::serve::Phase;
-use isles_cluster::session::{Answer, CopyIn, CopyOut, Prepared, Rows, Session, Status};
+use isles_cluster::session::{Answer, CopyIn, CopyOut, Prepared, Progress, Rows, Session, Status};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::types::Oid;
@@ -170,6 +170,8 @@ struct Wire<S> {
     replies: Replies,
     cancel: Registration,
     phase: watch::Receiver<Phase>,
+    /// What the session says while it works.
+    progress: Arc<Progress>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
@@ -234,6 +236,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                     Ok(0) | Err(_) => break End::Gone,
                     Ok(_) => {}
                 },
+                // Sent before the next look at the work: who says how far it is says so seldom.
+                notice = self.progress.next() => {
+                    self.replies.notice("NOTICE", &notice);
+                    if let Err(end) = self.flush().await {
+                        break end;
+                    }
+                }
                 () = reached(&mut self.phase, Phase::Stopping) => break End::Stopped,
             }
         };
@@ -253,7 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     pub(crate) fn new(stream: S, frames: Frames, session: Session, around: Surroundings) -> Conversation<S> {
         let Surroundings { metrics, phase, cancel } = around;
         Conversation {
-            wire: Wire { stream, frames, replies: Replies::default(), cancel, phase },
+            wire: Wire { stream, frames, replies: Replies::default(), cancel, phase, progress: session.progress() },
             session,
             state: State::Ready,
             portals: HashMap::new(),

@@ -17,7 +17,7 @@ pub(crate) enum Setup {
 pub(crate) struct Server {
     process: Child,
     url: String,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl Server {
@@ -45,12 +45,21 @@ impl Server {
             .expect("isles prints a connection string");
         // Whoever prints into a pipe that nobody reads stops.
         std::thread::spawn(move || lines.for_each(drop));
-        Server { process, url, _data: data }
+        Server { process, url, data }
     }
 
     /// Isles over PostgreSQL databases that are there already.
     pub(crate) async fn over(urls: &[String]) -> Server {
         Server::launch(|command| command.args(urls.iter().flat_map(|url| ["--postgres", url])))
+    }
+
+    /// Stops it in good order, and leaves its folder.
+    pub(crate) async fn stop(self) -> tempfile::TempDir {
+        // SAFETY: a process of ours, which has not been waited for.
+        unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        let mut server = self;
+        server.process.wait().expect("it ends");
+        std::mem::replace(&mut server.data, tempfile::tempdir().expect("a temporary folder"))
     }
 
     pub(crate) fn url(&self) -> &str {

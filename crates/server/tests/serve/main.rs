@@ -10,3 +10,4 @@ mod process;
 mod protocol;
 mod roles;
 mod statements;
+mod tenants;

@@ -91,7 +91,7 @@ fn templates(ty: Ty) -> &'static [&'static str] {
             "({int4} # {int4})",
             "(~ {int4})",
             "mod({int4}, {nonzero})",
-            "({int8})::integer",
+            "({int8} % 1000)::integer",
             "({numeric})::integer",
             "({float8})::integer",
             "extract(year from {date})::integer",

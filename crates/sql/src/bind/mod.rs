@@ -135,6 +135,10 @@ pub enum ExplainFormat {
 
 /// Binds a statement. `param_types` are the types that the client gave; 0 where it gave none.
 pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> Result<Bound> {
+    if let Some(own) = parsed.own() {
+        let statement = BoundStatement::Other(Box::new(utility::Utility::Tenant(own.clone())));
+        return Ok(Bound { statement, params: Vec::new(), origins: Vec::new() });
+    }
     let Some(node) = parsed.statement() else {
         return Ok(Bound { statement: BoundStatement::Empty, params: Vec::new(), origins: Vec::new() });
     };

@@ -15,6 +15,7 @@ mod tests;
 
 use super::ddl::{self, DdlChange, Expressions};
 use crate::copy::{CopyDirection, CopyOptions};
+pub use crate::parse::TenantStatement;
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
@@ -120,6 +121,7 @@ pub enum Utility {
     Checkpoint,
     Ddl(Box<DdlChange>),
     Role(RoleStatement),
+    Tenant(TenantStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -348,6 +350,7 @@ impl Utility {
             Utility::Checkpoint => "CHECKPOINT",
             Utility::Ddl(change) => change.tag,
             Utility::Role(role) => role.command_tag(),
+            Utility::Tenant(tenant) => tenant.command_tag(),
         }
     }
 }

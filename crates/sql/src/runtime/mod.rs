@@ -29,6 +29,7 @@ mod table;
 pub use aggregate::{Accumulator, Aggregate, aggregate};
 pub use cast::cast;
 pub use compare::compare;
+pub use patterns::is_like_text as is_like;
 pub use rows::{MAX_ROWS, Make, Rows, rows};
 
 use crate::text::Settings;

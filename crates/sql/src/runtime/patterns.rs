@@ -25,6 +25,11 @@ fn bad_escape() -> SqlError {
     SqlError::new("22025", "LIKE pattern must not end with escape character")
 }
 
+/// As SQL's LIKE.
+pub fn is_like_text(text: &str, pattern: &str) -> Result<bool> {
+    is_like(&chars(text), &chars(pattern))
+}
+
 /// Whether a text is like a pattern, with `\` before what stands for itself.
 fn is_like(text: &[char], pattern: &[char]) -> Result<bool> {
     let (mut at, mut place) = (0, 0);

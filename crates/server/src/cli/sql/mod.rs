@@ -9,7 +9,7 @@
 //!
 //! Exit codes: 0 done, 1 a statement failed, 2 no server, or no such file.
 
-mod show;
+pub(crate) mod show;
 mod split;
 
 use super::client::{Link, ServerArguments};

@@ -1,0 +1,82 @@
+//! What tenants store, and how a tenant's rows go.
+//!
+//! Primary keys of tenant tables are led by the tenant, so their indexes answer for a page of tenants, and for the next
+//! rows of one.
+
+use super::ddl::{quote, table_name};
+use super::fault;
+use super::pool::Conn;
+use super::tenancy::OWN;
+use crate::error::Result;
+use crate::usage::{Gathered, TenantRange, UsagePage, tenant_key};
+use isles_kernel::names::TenantId;
+use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use tokio_postgres::types::{ToSql, Type};
+
+async fn rows(conn: &Conn, sql: &str, params: &[&str]) -> Result<Vec<tokio_postgres::Row>> {
+    let statement = conn.prepare_typed(sql, &vec![Type::TEXT; params.len()]).await.map_err(fault::before_commit)?;
+    let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+    conn.query(&statement, &params).await.map_err(fault::before_commit)
+}
+
+/// In an open snapshot.
+pub(super) async fn usage(conn: &Conn, schema: &Schema, range: &TenantRange, limit: usize) -> Result<UsagePage> {
+    let tables: Vec<&Table> = schema.tables.values().filter(|table| table.kind == TableKind::Tenant).collect();
+    let (tenant, condition) = (quote(TENANT_KEY_COLUMN), range.condition());
+    let params: Vec<&str> = condition.iter().map(|(_, key)| *key).collect();
+    let filter = condition.map_or("true".into(), |(operator, _)| format!("{tenant} {operator} $1"));
+    let mut gathered = Gathered::new(limit);
+    for table in &tables {
+        let name = table_name(&table.name);
+        let sql = format!("SELECT DISTINCT {tenant} FROM {name} WHERE {filter} ORDER BY {tenant} LIMIT {limit}");
+        let found = rows(conn, &sql, &params).await?;
+        gathered.names(found.iter().map(|row| row.get(0)).collect());
+    }
+    let Some(last) = gathered.last().map(String::from) else { return Ok(gathered.page(range)) };
+    let mut params = params;
+    params.push(&last);
+    let filter = format!("{filter} AND {tenant} <= ${}", params.len());
+    for table in &tables {
+        let (name, bytes) = (table_name(&table.name), bytes_of(table));
+        let sql = format!(
+            "SELECT {tenant}, count(*), coalesce(sum({bytes}), 0)::bigint FROM {name} WHERE {filter} GROUP BY {tenant}"
+        );
+        for row in rows(conn, &sql, &params).await? {
+            gathered.add(row.get(0), row.get(1), row.get(2));
+        }
+    }
+    Ok(gathered.page(range))
+}
+
+/// The bytes of a row's values as they are stored: what the server has compressed counts as that.
+fn bytes_of(table: &Table) -> String {
+    let sizes = table.columns.iter().map(|column| format!("coalesce(pg_column_size({}), 0)", quote(&column.name)));
+    let sizes: Vec<String> = sizes.collect();
+    if sizes.is_empty() { "0".into() } else { sizes.join(" + ") }
+}
+
+/// Deletes some rows of a tenant from a table, or all of them, in an open transaction up to its COMMIT.
+pub(super) async fn purge(
+    conn: &Conn,
+    schema: &Schema,
+    table: &str,
+    tenant: &Option<TenantId>,
+    rows: Option<usize>,
+) -> Result<u64> {
+    let table = schema.table(table)?;
+    conn.batch_execute(&format!("BEGIN READ WRITE; {OWN}")).await.map_err(fault::before_commit)?;
+    if table.kind != TableKind::Tenant {
+        return Ok(0);
+    }
+    let (name, column) = (table_name(&table.name), quote(TENANT_KEY_COLUMN));
+    let sql = match rows {
+        Some(rows) => {
+            format!(
+                "DELETE FROM {name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} WHERE {column} = $1 LIMIT {rows}))"
+            )
+        }
+        None => format!("DELETE FROM {name} WHERE {column} = $1"),
+    };
+    let statement = conn.prepare_typed(&sql, &[Type::TEXT]).await.map_err(fault::before_commit)?;
+    conn.execute(&statement, &[&tenant_key(tenant)]).await.map_err(fault::before_commit)
+}

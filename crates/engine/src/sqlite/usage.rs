@@ -1,0 +1,76 @@
+//! What tenants store, and how a tenant's rows go.
+//!
+//! Primary keys of tenant tables are led by the tenant, so a page of tenants and the next rows of one are ranges of the
+//! table itself, and nothing before them is read.
+
+use super::ddl;
+use super::raw::Db;
+use super::writer::Writer;
+use crate::error::Result;
+use crate::shard::{Limits, Statement};
+use crate::usage::{Gathered, TenantRange, UsagePage, tenant_key};
+use isles_kernel::names::TenantId;
+use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::value::{DataType, Value};
+
+pub(super) fn usage(db: &mut Db, schema: &Schema, range: &TenantRange, limit: usize) -> Result<UsagePage> {
+    let tables: Vec<&Table> = schema.tables.values().filter(|table| table.kind == TableKind::Tenant).collect();
+    let condition = range.condition();
+    let mut params: Vec<Value> = condition.iter().map(|(_, key)| Value::text(*key)).collect();
+    let mut filter = condition.map_or("1".into(), |(operator, _)| format!("{TENANT_KEY_COLUMN} {operator} $1"));
+    let mut gathered = Gathered::new(limit);
+    for table in &tables {
+        let sql = format!(
+            "SELECT DISTINCT {TENANT_KEY_COLUMN} FROM {} WHERE {filter} ORDER BY {TENANT_KEY_COLUMN} LIMIT {limit}",
+            ddl::quoted(&table.name)
+        );
+        let rows = db.own_text(&sql, &params, &[DataType::Text])?;
+        gathered.names(rows.into_iter().filter_map(|row| name_of(row.into_iter().next()?)).collect());
+    }
+    let Some(last) = gathered.last() else { return Ok(gathered.page(range)) };
+    params.push(Value::text(last));
+    filter.push_str(&format!(" AND {TENANT_KEY_COLUMN} <= ${}", params.len()));
+    for table in &tables {
+        let sql = format!(
+            "SELECT {TENANT_KEY_COLUMN}, count(*), sum({}) FROM {} WHERE {filter} GROUP BY {TENANT_KEY_COLUMN}",
+            bytes_of(table),
+            ddl::quoted(&table.name)
+        );
+        db.own_each(&sql, &params, &[DataType::Text, DataType::Int8, DataType::Int8], |row| {
+            if let [Value::Text(name), Value::Int(rows), Value::Int(bytes)] = &row[..] {
+                gathered.add(name.clone(), *rows, *bytes);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(gathered.page(range))
+}
+
+fn name_of(value: Value) -> Option<String> {
+    if let Value::Text(name) = value { Some(name) } else { None }
+}
+
+/// The bytes of a row's values: those of texts and blobs, and for numbers about as many as they take.
+fn bytes_of(table: &Table) -> String {
+    let sizes = table.columns.iter().map(|column| format!("coalesce(octet_length({}), 0)", ddl::quoted(&column.name)));
+    let sizes: Vec<String> = sizes.collect();
+    if sizes.is_empty() { "0".into() } else { sizes.join(" + ") }
+}
+
+/// Deletes some rows of a tenant from a table, or all of them; captured like any write.
+pub(super) fn purge(writer: &mut Writer, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64> {
+    let schema = writer.state.schema.clone();
+    let table = schema.table(table)?;
+    if table.kind != TableKind::Tenant {
+        return Ok(0);
+    }
+    let (name, key) = (ddl::quoted(&table.name), ddl::quoted_list(&table.physical_key()));
+    let sql = match rows {
+        Some(rows) => format!(
+            "DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} WHERE {TENANT_KEY_COLUMN} = $1 LIMIT {rows})"
+        ),
+        None => format!("DELETE FROM {name} WHERE {TENANT_KEY_COLUMN} = $1"),
+    };
+    let statement = Statement::new(sql, vec![Value::text(tenant_key(tenant))]);
+    Ok(writer.db.run_own(&statement, &Limits::default())?.affected)
+}

@@ -23,6 +23,11 @@ pub enum ShardError {
     #[error("{0}")]
     Statement(SqlError),
 
+    /// The shard is not the tenant's that the request acts for. Nothing happened, and trying again does not help: whoever
+    /// sent it here is wrong. Whose the shard is, is not said.
+    #[error("the shard belongs to another tenant")]
+    OtherTenant,
+
     /// Another transaction was in the way. Nothing happened; the same transaction may be tried again.
     #[error("the transaction conflicts with another one: {0}")]
     Conflict(String),
@@ -88,6 +93,7 @@ impl ShardError {
         let message = self.to_string();
         match self {
             ShardError::Statement(error) => error.clone(),
+            ShardError::OtherTenant => SqlError::new("XX000", message),
             ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction"),
             ShardError::Conflict(_) => SqlError::new("40001", message).with_hint("retry the transaction"),
             ShardError::Cancelled | ShardError::TimedOut => SqlError::new("57014", message),

@@ -5,6 +5,7 @@
 //!   * [`error`]     what can go wrong, for branching and for people
 //!   * [`fence`]     which units a shard serves, and from which routing version on
 //!   * [`shard`]     the trait
+//!   * [`binding`]   whose shard it is, where each tenant has one of its own
 //!   * `rows`        checks of rows that come from elsewhere
 //!   * `text`        texts of statements as keys
 //!   * [`usage`]     what tenants store
@@ -12,6 +13,7 @@
 //!   * [`sqlite`]    a shard that is a SQLite file
 //!   * [`postgres`]  a shard that is a PostgreSQL database
 
+pub mod binding;
 pub mod digest;
 pub mod env;
 pub mod error;

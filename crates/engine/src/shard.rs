@@ -13,7 +13,9 @@
 //!   * I-7       the fence is checked in the request's own transaction
 //!   * I-29      the log has exactly the committed changes, in an order that respects every dependency
 //!   * I-30      a reader of the log never skips a change
+//!   * I-44      a shard that is one tenant's refuses every other, in the request's own transaction
 
+use crate::binding::Binding;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Fence};
 use crate::usage::{MAX_USAGE_TENANTS, TenantRange, UsagePage};
@@ -506,6 +508,12 @@ pub trait Shard: Send + Sync {
     /// Sets fences in one transaction. When this returns, no transaction that they refuse is still running.
     async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()>;
     async fn fences(&self) -> Result<Vec<Fence>>;
+
+    /// Whose the shard is.
+    async fn binding(&self) -> Result<Binding>;
+    /// Gives the shard to a tenant, or keeps it for one. It may be asked twice, and is refused if the shard is somebody
+    /// else's or would go back.
+    async fn bind(&self, binding: Binding) -> Result<()>;
 
     /// The position up to which the log is complete: no change at or below it will appear any more.
     async fn seq(&self) -> Result<Seq>;

@@ -598,6 +598,8 @@ const BEFORE: &str = "
     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA _isles TO PUBLIC;
     REVOKE ALL ON SCHEMA _isles FROM isles_tenant;
     ALTER FUNCTION _isles.capture() SECURITY INVOKER;
+    DROP FUNCTION _isles.verify();
+    ALTER TABLE _isles.meta DROP COLUMN bound;
     UPDATE _isles.meta SET format = 2";
 
 /// I-44: a shard that was set up before there was this fence has it once it is opened.

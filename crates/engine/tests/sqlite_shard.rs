@@ -160,9 +160,9 @@ async fn a_newer_format_is_refused() {
     let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
-    raw.pragma_update(None, "user_version", 3).expect("newer");
+    raw.pragma_update(None, "user_version", 5).expect("newer");
     drop(raw);
-    check_message(&refused(&path).await, &["has format 3", "knows 2"]);
+    check_message(&refused(&path).await, &["has format 5", "knows 4"]);
 }
 
 /// A file of the first format, which knew no pledges, is brought to the present one with all that is in it.
@@ -184,7 +184,7 @@ async fn a_file_of_the_first_format_is_upgraded() {
     }
     let format: i64 = raw().pragma_query_value(None, "user_version", |row| row.get(0)).expect("a number");
     let pledges: i64 = raw().query_row("SELECT count(*) FROM _isles_pledge", [], |row| row.get(0)).expect("the table");
-    assert_eq!((format, pledges), (2, 0));
+    assert_eq!((format, pledges), (4, 0));
     // And a pledge can be made and kept.
     let shard = open(&path).await.expect("opens");
     let begin = Begin::new(Claim::default(), Access::Write);

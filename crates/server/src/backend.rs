@@ -20,6 +20,7 @@ impl Backend {
             Shards::Sqlite(count) => database::Config::sqlite(&config.data, *count),
             Shards::Postgres(urls) => database::Config::postgres(&config.data, urls.clone()),
         };
+        let place = database::Config { strategy: config.strategy, ..place };
         let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
         Ok(Backend { database })
     }

@@ -6,6 +6,7 @@
 //!
 //! A key that is not known is refused: a misspelt limit is no limit.
 
+use isles_cluster::database::Strategy;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ pub(crate) struct Given {
     /// PostgreSQL databases to be the shards, in order; in the environment, with spaces between
     #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ' ', hide_env_values = true)]
     pub(crate) postgres: Vec<String>,
+    /// How tenants are kept apart; a database keeps what it was made with [default: row]
+    #[arg(long, value_name = "STRATEGY", env = "ISLES_STRATEGY", value_enum)]
+    pub(crate) strategy: Option<StrategyName>,
     /// Where PostgreSQL clients connect [default: 127.0.0.1:5499]
     #[arg(long, value_name = "ADDR", env = "ISLES_LISTEN")]
     pub(crate) listen: Option<String>,
@@ -51,6 +55,25 @@ pub(crate) struct Given {
     pub(crate) log_level: Option<String>,
 }
 
+/// A [`Strategy`], as people write it.
+#[derive(clap::ValueEnum, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StrategyName {
+    /// Tenants share shards
+    Row,
+    /// Each tenant has a shard of its own
+    Adapter,
+}
+
+impl From<StrategyName> for Strategy {
+    fn from(name: StrategyName) -> Strategy {
+        match name {
+            StrategyName::Row => Strategy::Row,
+            StrategyName::Adapter => Strategy::Adapter,
+        }
+    }
+}
+
 #[derive(clap::ValueEnum, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -67,6 +90,7 @@ pub(crate) struct File {
     shards: Option<usize>,
     #[serde(default)]
     postgres: Vec<String>,
+    strategy: Option<StrategyName>,
     listen: Option<String>,
     http: Option<String>,
     #[serde(default)]
@@ -161,6 +185,8 @@ pub(crate) struct TlsFiles {
 pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) shards: Shards,
+    /// What the database has, if not said.
+    pub(crate) strategy: Option<Strategy>,
     pub(crate) listen: SocketAddr,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
@@ -197,6 +223,7 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
     let config = Config {
         data: given.data.or(file.data.map(beside)).unwrap_or_else(|| "isles-data".into()),
         shards: shards(given.shards, given.postgres, file.shards, file.postgres)?,
+        strategy: given.strategy.or(file.strategy).map(Strategy::from),
         listen: address("listen", &listen)?,
         http: if http == "off" { None } else { Some(address("http", &http)?) },
         tls: given_tls.or(file_tls).map(|(certificate, key)| TlsFiles { certificate, key }),
@@ -294,13 +321,19 @@ mod tests {
         let given = Given { shards: Some(2), listen: Some("localhost:2".into()), ..Given::default() };
         let config = resolved(given, text).unwrap();
         assert_eq!((config.shards, config.listen.port()), (Shards::Sqlite(2), 2));
+        let given = Given { strategy: Some(StrategyName::Row), ..Given::default() };
+        assert_eq!(resolved(Given::default(), text).unwrap().strategy, None);
+        assert_eq!(resolved(Given::default(), "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Adapter));
+        assert_eq!(resolved(given, "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Row));
         let given = Given { postgres: vec!["postgres://a".into()], ..Given::default() };
         assert_eq!(resolved(given, text).unwrap().shards, Shards::Postgres(vec!["postgres://a".into()]));
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
-        for text in ["port = 1", "[limits]\nconections = 1", "[tls]\ncert = 'x'", "listen = 5", "data ="] {
+        for text in
+            ["port = 1", "[limits]\nconections = 1", "[tls]\ncert = 'x'", "listen = 5", "data =", "strategy = 'rows'"]
+        {
             assert_eq!(resolved(Given::default(), text).unwrap_err().field, "file", "{text}");
         }
         for (text, field) in [

@@ -52,6 +52,19 @@ impl Plan {
         self.fragments().into_iter().try_for_each(|fragment| scope::prove(&fragment.statement))
     }
 
+    /// Whether any of it runs on the shard of the session's tenant.
+    pub fn uses_tenant(&self) -> bool {
+        match self {
+            Plan::Query(plan) => plan.root.uses_tenant(),
+            Plan::Insert(plan) => plan.uses_tenant(),
+            Plan::Modify(plan) => of_tenant(&plan.target, &plan.touches),
+            Plan::Rewrite(plan) => {
+                let written = plan.target == InsertTarget::Tenant || plan.touches.contains(&Touch::Tenant);
+                written || plan.rows.root.uses_tenant()
+            }
+        }
+    }
+
     /// Everything that runs, inputs before what reads them.
     pub fn fragments(&self) -> Vec<&Fragment> {
         let mut found = Vec::new();
@@ -74,7 +87,28 @@ impl Plan {
     }
 }
 
+fn of_tenant(target: &Target, touches: &[Touch]) -> bool {
+    matches!(target, Target::Tenant) || touches.contains(&Touch::Tenant)
+}
+
+impl InsertPlan {
+    /// As [`Plan::uses_tenant`].
+    pub fn uses_tenant(&self) -> bool {
+        let rows = matches!(&self.rows, InsertRows::Query(query) if query.root.uses_tenant());
+        rows || self.target == InsertTarget::Tenant || self.touches.contains(&Touch::Tenant)
+    }
+}
+
 impl Node {
+    fn uses_tenant(&self) -> bool {
+        match self {
+            Node::Shards(node) => of_tenant(&node.target, &node.touches),
+            Node::Stage(node) => {
+                node.inputs.iter().any(|input| matches!(&input.rows, StageRows::Node(node) if node.uses_tenant()))
+            }
+        }
+    }
+
     fn fragments<'a>(&'a self, found: &mut Vec<&'a Fragment>) {
         match self {
             Node::Shards(node) => found.push(&node.fragment),

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! In reading order:
+//!   * [`about`]     what a database is, from its first start on
 //!   * [`shards`]    the shards, open
 //!   * [`routing`]   which shard serves which bucket
+//!   * [`binding`]   a shard for each tenant
 //!   * [`lock`]      who is inside the schema, and who is alone there
 //!   * [`schema`]    how a transaction changes the schema
 //!   * [`sequence`]  numbers that are unique over all shards
@@ -20,6 +22,8 @@
 //!   * I-6   opening can be interrupted at any point, and begins again
 //!   * I-20  nobody is served before every decided commit is carried out
 
+mod about;
+pub(crate) mod binding;
 mod lock;
 pub(crate) mod routing;
 pub(crate) mod schema;
@@ -27,10 +31,11 @@ pub(crate) mod sequence;
 pub(crate) mod shards;
 
 pub use crate::execute::work::ShardWork;
+pub use about::Strategy;
 pub use shards::ShardPlace;
 
-use crate::catalog::{self, Catalog, Key, SqliteCatalog, Transaction};
-use crate::commit::decision::{self, catalog_error};
+use crate::catalog::{self, Catalog, SqliteCatalog};
+use crate::commit::decision;
 use crate::commit::latch::Latches;
 use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
@@ -41,6 +46,7 @@ use crate::session::plans::Plans;
 use crate::tenants::Tenants;
 pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
 use arc_swap::ArcSwap;
+use binding::Bindings;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::Engine;
@@ -53,7 +59,6 @@ use lock::SchemaLock;
 use routing::Routing;
 pub(crate) use schema::SchemaGuard;
 use sequence::Sequences;
-use serde::{Deserialize, Serialize};
 use shards::ShardSet;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -80,6 +85,8 @@ pub struct Config {
     pub name: String,
     /// In order; they are called s0, s1, …
     pub shards: Vec<ShardPlace>,
+    /// What the database has, if not said; `row` if it is new.
+    pub strategy: Option<Strategy>,
     pub sqlite: SqliteOptions,
     pub postgres: PostgresOptions,
     pub catalog: catalog::Options,
@@ -93,6 +100,7 @@ impl Config {
             folder: folder.into(),
             name: "isles".into(),
             shards,
+            strategy: None,
             sqlite: SqliteOptions::default(),
             postgres: PostgresOptions::default(),
             catalog: catalog::Options::default(),
@@ -111,26 +119,14 @@ impl Config {
     }
 }
 
-/// What the catalog knows of the database itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct About {
-    /// A random number that tells it from every other database.
-    id: u64,
-    shards: Vec<AboutShard>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct AboutShard {
-    name: ShardId,
-    engine: String,
-}
-
 /// An open database. Sessions hold it.
 pub struct Database {
     pub(crate) name: String,
     pub(crate) env: Arc<dyn Env>,
     pub(crate) shards: Arc<ShardSet>,
     pub(crate) routing: Routing,
+    pub(crate) strategy: Strategy,
+    pub(crate) bindings: Bindings,
     pub(crate) sequences: Sequences,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) latches: Arc<Latches>,
@@ -163,17 +159,6 @@ impl Drop for Active {
     }
 }
 
-fn about_key() -> Key {
-    Key::new("database/about").expect("a constant without control characters")
-}
-
-fn engine_name(place: &ShardPlace) -> &'static str {
-    match place.engine() {
-        Engine::Sqlite => "sqlite",
-        Engine::Postgres => "postgres",
-    }
-}
-
 impl Database {
     /// Opens the database in a folder, making it if there is none.
     pub async fn open(config: Config, env: Arc<dyn Env>) -> Result<Arc<Database>, SqlError> {
@@ -187,16 +172,20 @@ impl Database {
         let path = config.folder.join("catalog.db");
         let catalog = SqliteCatalog::open(path, env.clone(), config.catalog.clone()).await;
         let catalog: Arc<dyn Catalog> = Arc::new(catalog.map_err(|error| cannot(&error))?);
-        let about = about(&*catalog, &config, &*env).await?;
+        let about = about::about(&*catalog, &config, &*env).await?;
         let names: Vec<ShardId> = about.shards.iter().map(|shard| shard.name.clone()).collect();
         let places = names.iter().cloned().zip(config.shards).collect();
         let options = (config.sqlite, config.postgres);
-        let shards = Arc::new(ShardSet::new(places, config.folder, options, catalog.clone(), env.clone()));
+        let shards =
+            Arc::new(ShardSet::new(places, config.folder, options, about.strategy, catalog.clone(), env.clone()));
         let prefix = pledge_prefix(about.id);
         recover(&*catalog, &shards, &prefix).await?;
         let routing = Routing::open(catalog.clone(), &names).await?;
         routing.set_fences(&shards).await?;
         let schema = schema::open(&*catalog, &shards).await?;
+        let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
+        settled.map_err(|error| error.for_people())?;
+        shards.serve();
         let tenants = Tenants::open(catalog.clone()).await?;
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =
@@ -204,6 +193,8 @@ impl Database {
         let database = Arc::new(Database {
             name: config.name,
             shards,
+            bindings: Bindings::opened(about.strategy, &routing.current()),
+            strategy: about.strategy,
             routing,
             sequences: Sequences::new(catalog.clone()),
             coordinator: Arc::new(coordinator),
@@ -261,6 +252,11 @@ impl Database {
                 let _ = database.coordinator.sweep().await;
             }
         }));
+    }
+
+    /// How its tenants are kept apart.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
     }
 
     pub fn name(&self) -> &str {
@@ -362,38 +358,6 @@ impl Database {
         }
         self.sequences.give_back(self.schema().sequences.values()).await;
         self.shards.close().await.map_err(|error| error.for_people())
-    }
-}
-
-/// Reads what the database is; on the first start, decides it.
-async fn about(catalog: &dyn Catalog, config: &Config, env: &dyn Env) -> Result<About, SqlError> {
-    let name = |n: usize| ShardId::new(format!("s{n}")).expect("a letter and a number are a valid name");
-    let shards: Vec<AboutShard> = config
-        .shards
-        .iter()
-        .enumerate()
-        .map(|(n, place)| AboutShard { name: name(n), engine: engine_name(place).into() })
-        .collect();
-    match catalog.get(&about_key()).await.map_err(catalog_error)?.value {
-        Some(record) => {
-            let about: About = record.json().map_err(catalog_error)?;
-            if about.shards == shards {
-                return Ok(about);
-            }
-            let known: Vec<String> = about.shards.iter().map(|shard| shard.engine.clone()).collect();
-            let message = format!(
-                "the database has {} shards ({}), the configuration another set",
-                known.len(),
-                known.join(", ")
-            );
-            Err(SqlError::new("55000", message).with_hint("open it with the shards it was made with"))
-        }
-        None => {
-            let about = About { id: env.random(), shards };
-            let first = Transaction::new().when_as_read(&about_key(), None).put_json(about_key(), &about);
-            catalog.commit(first.map_err(catalog_error)?).await.map_err(catalog_error)?;
-            Ok(about)
-        }
     }
 }
 

@@ -7,16 +7,18 @@
 //! Invariants (docs/invariants.md):
 //!   * I-7  a shard serves a bucket only after its fence says so; a new group's are set in the transaction that makes its first table
 //!   * I-8  the version rises by one with each change
+//!   * I-44 no two tenants are pinned to one shard by [`Routing::pin`]
 
 use super::shards::ShardSet;
-use crate::catalog::{Catalog, Key, Record, Transaction};
+use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use arc_swap::ArcSwap;
 use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
-use isles_kernel::names::{BucketId, GroupName, ShardId};
+use isles_kernel::names::{BucketId, GroupName, ShardId, TenantId};
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +27,10 @@ const KEY: &str = "routing/current";
 const TENANT_GROUP: &str = "tenants";
 const TENANT_BUCKETS: u32 = 64;
 /// How long a change of fences waits for the transactions that are inside.
-const FENCE_TIME: Duration = Duration::from_secs(10);
+pub(super) const FENCE_TIME: Duration = Duration::from_secs(10);
+
+/// How often a pin is tried that others overtake, each with a pin or a group of theirs.
+const PIN_ATTEMPTS: usize = 1_000;
 
 pub(crate) struct Routing {
     current: ArcSwap<RoutingPolicy>,
@@ -81,7 +86,6 @@ impl Routing {
         if new_groups(&self.current(), groups, names)?.is_empty() {
             return Ok(None);
         }
-        let gone = || SqlError::new("XX000", "the routing is gone from the catalog");
         let stored = read(&*self.catalog).await?.ok_or_else(gone)?;
         let policy: RoutingPolicy = stored.json().map_err(catalog_error)?;
         let moves = new_groups(&policy, groups, names)?;
@@ -91,6 +95,38 @@ impl Routing {
         }
         let next = policy.apply(&RoutingChange { moves }).map_err(routing_error)?;
         Ok(Some((Arc::new(next), stored)))
+    }
+
+    /// Pins a tenant to the first shard that no tenant has, unless it is pinned. None if there is no such shard.
+    pub(crate) async fn pin(&self, tenant: &TenantId, names: &[ShardId]) -> Result<Option<ShardId>, SqlError> {
+        let current = self.current();
+        if current.is_pinned(tenant) {
+            return Ok(Some(current.shard_of_tenant(tenant).clone()));
+        }
+        for _ in 0..PIN_ATTEMPTS {
+            let stored = read(&*self.catalog).await?.ok_or_else(gone)?;
+            let policy: RoutingPolicy = stored.json().map_err(catalog_error)?;
+            if policy.is_pinned(tenant) {
+                let shard = policy.shard_of_tenant(tenant).clone();
+                self.store(Arc::new(policy));
+                return Ok(Some(shard));
+            }
+            let taken: BTreeSet<&ShardId> = policy.pins().map(|(_, shard)| shard).collect();
+            let Some(to) = names.iter().find(|name| !taken.contains(name)).cloned() else { return Ok(None) };
+            let from = policy.shard_of_tenant(tenant).clone();
+            let pin = RoutingMove::Pin { tenant: tenant.clone(), from, to: to.clone() };
+            let next = policy.apply(&RoutingChange { moves: vec![pin] }).map_err(routing_error)?;
+            let change = Transaction::new().when(stored.unchanged()).put_json(key(), &next).map_err(catalog_error)?;
+            match self.catalog.commit(change).await {
+                Ok(_) => {
+                    self.store(Arc::new(next));
+                    return Ok(Some(to));
+                }
+                Err(CatalogError::Conflict { .. }) => {}
+                Err(error) => return Err(catalog_error(error)),
+            }
+        }
+        Err(SqlError::new("40001", "the routing keeps changing").with_hint("retry the transaction"))
     }
 
     /// Follows a map that has been recorded.
@@ -116,6 +152,10 @@ impl Routing {
         }
         Ok(())
     }
+}
+
+fn gone() -> SqlError {
+    SqlError::new("XX000", "the routing is gone from the catalog")
 }
 
 async fn read(catalog: &dyn Catalog) -> Result<Option<Record>, SqlError> {
@@ -159,6 +199,8 @@ pub(crate) fn owned(policy: &RoutingPolicy, shard: &ShardId) -> Vec<Fence> {
             fences.push(open(scope));
         }
     }
+    let pinned = policy.pins().filter(|(_, owner)| *owner == shard);
+    fences.extend(pinned.map(|(tenant, _)| open(FenceScope::Tenant(Some(tenant.clone())))));
     fences
 }
 

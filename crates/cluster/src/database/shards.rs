@@ -4,6 +4,8 @@
 //! whatever was decided for it is carried out (I-20): between the two, a write of somebody else would find rows that a
 //! commit has not reached.
 
+use super::about::Strategy;
+use super::binding;
 use crate::catalog::Catalog;
 use crate::commit::decision;
 use arc_swap::ArcSwapOption;
@@ -65,8 +67,11 @@ pub(crate) struct ShardSet {
     slots: BTreeMap<ShardId, Slot>,
     fleet: Fleet,
     postgres: PostgresOptions,
+    strategy: Strategy,
     catalog: Arc<dyn Catalog>,
     env: Arc<dyn Env>,
+    /// Whether clients hear what goes wrong with a shard, who must not hear names of tenants.
+    serves: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -75,6 +80,7 @@ impl ShardSet {
         places: Vec<(ShardId, ShardPlace)>,
         folder: PathBuf,
         (sqlite, postgres): (SqliteOptions, PostgresOptions),
+        strategy: Strategy,
         catalog: Arc<dyn Catalog>,
         env: Arc<dyn Env>,
     ) -> ShardSet {
@@ -84,8 +90,10 @@ impl ShardSet {
             slots: places.into_iter().map(|(id, place)| (id, slot(place))).collect(),
             fleet: Fleet::new(folder, env.clone(), sqlite, cap),
             postgres,
+            strategy,
             catalog,
             env,
+            serves: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
     }
@@ -104,6 +112,11 @@ impl ShardSet {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// From here on clients are served.
+    pub(crate) fn serve(&self) {
+        self.serves.store(true, Ordering::SeqCst);
     }
 
     fn slot(&self, id: &ShardId) -> Result<&Slot> {
@@ -138,9 +151,19 @@ impl ShardSet {
         // Whoever comes now waits for us, and not at a shard that has stopped.
         slot.open.store(None);
         let shard = self.open_anew(id, &slot.place).await?;
+        self.verify(&shard).await?;
         decision::redeem_shard(&*self.catalog, &*shard).await?;
         slot.open.store(Some(Arc::new(shard.clone())));
         Ok(shard)
+    }
+
+    /// Refuses a shard that is another tenant's than the catalog says. Whose it is, the operator is told who starts the
+    /// database.
+    async fn verify(&self, shard: &OpenShard) -> Result<()> {
+        match binding::verify(&*self.catalog, self.strategy, shard).await {
+            Err(ShardError::Statement(_)) if self.serves.load(Ordering::SeqCst) => Err(ShardError::OtherTenant),
+            verified => verified,
+        }
     }
 
     async fn open_anew(&self, id: &ShardId, place: &ShardPlace) -> Result<OpenShard> {

@@ -22,9 +22,10 @@ use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
 use super::target::{Nobody, Places, Resolver};
-use super::transaction::{Modes, Txn, Visit, noted, open_shard};
+use super::transaction::{Modes, Txn, Visit, noted, open_shard, shard_is_new};
 use super::work::{Sent, rows_of};
-use crate::database::{Database, SchemaGuard};
+use crate::database::binding::Need;
+use crate::database::{Database, SchemaGuard, Strategy};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
@@ -93,6 +94,19 @@ pub(crate) enum Within<'a> {
     Nothing,
 }
 
+/// Whether a statement uses the tables of its tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tenancy {
+    Used,
+    Unused,
+}
+
+impl Tenancy {
+    fn of(plan: &Plan) -> Tenancy {
+        if plan.uses_tenant() { Tenancy::Used } else { Tenancy::Unused }
+    }
+}
+
 impl<'a> Runner<'a> {
     fn inputs(&self) -> Inputs<'_> {
         Inputs { params: self.params, known: self.sources, env: &self.database.env }
@@ -107,7 +121,7 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let policy = self.schema.routing(&self.database.routing);
+                let policy = self.routing(Tenancy::of(plan), Some(&mut *txn)).await?;
                 // Boxed, here and below: the way of most statements, one request, stays a small future.
                 let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
                 txn.end_statement();
@@ -119,7 +133,7 @@ impl<'a> Runner<'a> {
 
     async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
         let mut pause = FIRST_PAUSE;
-        let mut policy = self.schema.routing(&self.database.routing);
+        let mut policy = self.routing(Tenancy::of(plan), None).await?;
         for attempt in 1.. {
             let result = self.attempt_alone(plan, &policy).await;
             match result {
@@ -157,7 +171,7 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
-        let policy = self.schema.routing(&self.database.routing);
+        let policy = self.routing(Tenancy::of(plan), None).await?;
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
@@ -177,6 +191,28 @@ impl<'a> Runner<'a> {
             visible: node.visible,
         };
         Stream::open(self.database.clone(), txn, work, shape, self.bounds.clone()).await.map(Some)
+    }
+
+    /// The routing of the moment. Where each tenant has a shard of its own, the session's has it from here on, if its
+    /// tables are used.
+    async fn routing(&self, tenancy: Tenancy, txn: Option<&mut Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
+        match (self.database.strategy(), tenancy) {
+            (Strategy::Row, _) | (_, Tenancy::Unused) => Ok(self.schema.routing(&self.database.routing)),
+            (Strategy::Adapter, Tenancy::Used) => Box::pin(self.routing_to_tenant(txn)).await,
+        }
+    }
+
+    async fn routing_to_tenant(&self, txn: Option<&mut Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
+        let need = self.database.choose_shard(self.sources.tenant()).await?;
+        let Need::Shard(tenant, shard) = need else { return Ok(self.schema.routing(&self.database.routing)) };
+        if txn.is_some_and(|txn| txn.is_on(&shard)) {
+            self.database.give_shard_later(tenant, shard);
+            return Err(shard_is_new());
+        }
+        self.bounds.wait(&*self.database.env, self.database.give_shard(&tenant, &shard)).await??;
+        let policy = self.schema.routing(&self.database.routing);
+        // A transaction that has made groups has a routing of its own, from before.
+        if policy.is_pinned(&tenant) { Ok(policy) } else { Err(shard_is_new()) }
     }
 
     fn resolver<'b>(&'b self, policy: &'b RoutingPolicy) -> Resolver<'b> {
@@ -250,7 +286,7 @@ impl<'a> Runner<'a> {
         let limits = self.bounds.limits(&*self.database.env);
         // What uses no tenant table needs no tenant, which costs a PostgreSQL shard a transaction.
         let uses_tenants = units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)));
-        let acts_for = if uses_tenants { self.acts_for() } else { ActsFor::Nobody };
+        let acts_for = if uses_tenants { self.database.acts_on(shard, &self.acts_for()) } else { ActsFor::Nobody };
         let request = Request { claim, acts_for, access, statements, limits };
         let open = open_shard(self.database, shard).await?;
         let sent = Sent::new(&request.statements, &*self.database.env);
@@ -465,7 +501,8 @@ impl<'a> Runner<'a> {
 
     /// Inserts whole rows within a transaction. Returns how many.
     pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
-        let policy = self.schema.routing(&self.database.routing);
+        let tenancy = if plan.uses_tenant() { Tenancy::Used } else { Tenancy::Unused };
+        let policy = self.routing(tenancy, Some(&mut *txn)).await?;
         let work = self.place_rows(plan, rows, &policy)?;
         Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
     }

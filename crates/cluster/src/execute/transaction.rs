@@ -57,6 +57,8 @@ pub(crate) struct Modes {
 struct Part {
     transaction: Box<dyn Transaction>,
     access: Access,
+    /// The transaction's tenant, or nobody.
+    acts_for: ActsFor,
     version: RoutingVersion,
     claimed: Vec<Claimed>,
     turn: Option<WriterTurn>,
@@ -86,7 +88,7 @@ pub(crate) struct Txn {
     next_savepoint: u64,
     /// Commits over several shards before its first snapshot.
     first_moment: Option<u64>,
-    /// Its tenant, which is the same on all its shards.
+    /// Its tenant, which is the same on all its shards; on those that are another tenant's it acts for nobody.
     acts_for: ActsFor,
     /// Keeps others from changing the schema that this transaction has seen; its own, once it has changed it.
     pub(crate) schema: Arc<SchemaGuard>,
@@ -107,6 +109,16 @@ fn moment_passed(why: impl Into<String>) -> SqlError {
     SqlError::new("40001", "could not serialize access due to concurrent update")
         .with_detail(why)
         .with_hint("retry the transaction")
+}
+
+/// What a transaction did before its tenant had a shard stands in the way of giving it one.
+pub(crate) fn shard_is_new() -> SqlError {
+    SqlError::new("40001", "could not serialize access: the tenant has been given its shard meanwhile")
+        .with_hint("retry the transaction")
+}
+
+fn claims_tenant(visit: &Visit) -> bool {
+    visit.units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)))
 }
 
 /// As a client sees a shard's error inside of a transaction.
@@ -163,6 +175,10 @@ impl Txn {
     /// Whether it has been on any shard yet: then its modes are fixed.
     pub(crate) fn has_begun(&self) -> bool {
         !self.parts.is_empty()
+    }
+
+    pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
+        self.parts.contains_key(shard)
     }
 
     /// A shard that it is on.
@@ -275,6 +291,8 @@ impl Txn {
     async fn enter_one(&mut self, visit: &Visit, turn: Option<WriterTurn>, bounds: &Bounds) -> Result<(), SqlError> {
         let upgrade = turn.is_some();
         match self.parts.get_mut(&visit.shard) {
+            // It came as nobody, before the shard was its tenant's.
+            Some(part) if !upgrade && part.acts_for != self.acts_for && claims_tenant(visit) => Err(shard_is_new()),
             Some(part) if !upgrade => claim_more(part, visit, &self.database, bounds).await,
             known => {
                 let since = match (&known, self.modes.isolation) {
@@ -302,9 +320,10 @@ impl Txn {
             Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
             _ => visit.access,
         };
+        let acts_for = self.database.acts_on(&visit.shard, &self.acts_for);
         let begin = Begin {
             claim: Claim { version: visit.version, units: visit.units.clone() },
-            acts_for: self.acts_for.clone(),
+            acts_for: acts_for.clone(),
             access,
             isolation: self.modes.isolation,
             limits: bounds.limits(&*self.database.env),
@@ -315,7 +334,7 @@ impl Txn {
         for savepoint in &self.savepoints {
             transaction.savepoint(&savepoint.name).await.map_err(people)?;
         }
-        let part = Part { transaction, access, version: visit.version, claimed: visit.units.clone(), turn };
+        let part = Part { transaction, access, acts_for, version: visit.version, claimed: visit.units.clone(), turn };
         self.parts.insert(visit.shard.clone(), part);
         Ok(())
     }

@@ -270,6 +270,7 @@ impl Database {
             counted: 0,
             progress: Arc::default(),
         };
+        session.settings.describe_database(self.strategy());
         session.settings.describe_role(login.role.admin, login.role.is_locked());
         for (name, value) in login.role.settings.iter().filter(|(name, _)| *name != TENANT_LOCKED) {
             session.settings.set(name, value, false)?;

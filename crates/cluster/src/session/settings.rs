@@ -12,6 +12,7 @@
 //! change results and does not is refused: a client that asks for `standard_conforming_strings = off` must not get
 //! strings that mean something else. A name with a dot is the application's own.
 
+use crate::database::Strategy;
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
@@ -34,6 +35,8 @@ pub(crate) const SERVER_VERSION_NUM: &str = "150012";
 
 pub(crate) use crate::roles::{TENANT, TENANT_LOCKED};
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
+/// How the database keeps tenants apart.
+const STRATEGY: &str = "isles.strategy";
 /// The kind of tables that are made without one.
 pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
 
@@ -115,6 +118,7 @@ const KNOWN: &[Known] = &[
     known("is_superuser", Kind::Fixed, "on"),
     known(DEFAULT_KIND, Kind::Word(&["hash", "tenant"]), "hash"),
     known(NULL_TENANT, Kind::Bool, "off"),
+    known(STRATEGY, Kind::Fixed, "row"),
     known(TENANT, Kind::Tenant, ""),
     known(TENANT_LOCKED, Kind::Fixed, "off"),
     known("jit", Kind::Bool, "off"),
@@ -367,6 +371,11 @@ impl Settings {
         let word = |on: bool| Some(if on { "on" } else { "off" }.to_string());
         self.put("is_superuser", word(admin), false);
         self.put(TENANT_LOCKED, word(locked), false);
+    }
+
+    /// What the session is told of its database.
+    pub(crate) fn describe_database(&mut self, strategy: Strategy) {
+        self.put(STRATEGY, Some(strategy.name().into()), false);
     }
 
     /// Takes what the client said when it connected as what a reset goes back to.

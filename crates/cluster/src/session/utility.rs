@@ -2,14 +2,17 @@
 
 use super::cursor::{Cursor, MAX_CURSORS};
 use super::plans::{self, Compiled, Planned, Prepared, RowsKind, text_field};
+use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
 use crate::database::SchemaGuard;
 use crate::database::schema::Change;
 use crate::execute::bounds::{self, Bounds};
+use isles_engine::binding::Binding;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
 use isles_kernel::schema::{Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
 use isles_sql::bind::ddl::DdlChange;
@@ -36,6 +39,7 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             text_field("shard"),
             text_field("engine"),
             text_field("status"),
+            text_field("tenant"),
             number_field("bytes"),
             number_field("seq"),
             number_field("commits"),
@@ -252,6 +256,7 @@ impl Session {
                 Ok(shard) => shard.stats().await,
                 Err(error) => Err(error),
             };
+            let tenant = self.shown_tenant(&name).await;
             let (status, stats) = match stats {
                 Ok(stats) => ("open".to_string(), stats),
                 Err(error) => (error.to_string(), Default::default()),
@@ -261,12 +266,22 @@ impl Session {
                 Value::text(name.as_str()),
                 Value::text(engine),
                 Value::Text(status),
+                tenant,
                 number(stats.bytes),
                 number(stats.seq.0),
                 number(stats.commits),
             ]);
         }
         Ok(rows)
+    }
+
+    /// The tenant that a shard is bound to. Names of tenants are for administrators.
+    async fn shown_tenant(&self, shard: &ShardId) -> Value {
+        let Ok(shard) = self.database.shards.get(shard).await else { return Value::Null };
+        match shard.binding().await {
+            Ok(Binding::Tenant(tenant)) if self.rank == Rank::Admin => Value::text(tenant.as_str()),
+            _ => Value::Null,
+        }
     }
 
     fn show_routes(&self) -> Vec<Vec<Value>> {

@@ -16,6 +16,9 @@ use tokio_postgres::error::{DbError, Error};
 /// Raised by `_isles.look`: the detail says which unit of the claim, and the version it needs.
 pub(super) const MOVED: &str = "IS001";
 
+/// Raised by `_isles.verify`.
+pub(super) const OTHER_TENANT: &str = "IS002";
+
 /// Where the server checks a row that is written against its table's policies. It says so in its own language, and with
 /// the policy's name; the code is that of any missing right.
 const ROW_CHECK: &str = "ExecWithCheckOptions";
@@ -48,6 +51,7 @@ pub(super) fn during_commit(error: Error) -> ShardError {
 fn from_server(error: &DbError) -> ShardError {
     let code = error.code().code();
     match code {
+        OTHER_TENANT => ShardError::OtherTenant,
         "40001" | "40P01" => ShardError::Conflict(error.message().into()),
         "53100" => ShardError::DiskFull(error.message().into()),
         // Our own cancel requests are told apart by whoever sent them.

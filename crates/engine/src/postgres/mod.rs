@@ -7,6 +7,7 @@
 //!   * [`pool`]         connections, lent clean and taken back clean
 //!   * [`fence`]        the fence, by advisory locks and a fresh snapshot
 //!   * [`tenancy`]      the second fence around tenants, by row level security
+//!   * [`binding`]      whose the shard is, where each tenant has one of its own
 //!   * [`setup`]        our own tables and functions, in schema `_isles`
 //!   * [`ddl`]          the kernel's schema in PostgreSQL's dialect, and the triggers
 //!   * [`schema`]       the stored schema and its history
@@ -30,6 +31,7 @@
 //!   * I-44      tenants are kept apart by the server, too
 
 mod apply;
+mod binding;
 mod ddl;
 mod fault;
 mod fence;
@@ -48,6 +50,7 @@ mod unique;
 mod usage;
 mod value;
 
+use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
@@ -101,6 +104,9 @@ struct Inner {
     admin: Connections,
     /// The schema as last seen; its version is compared with the shard's before it is used.
     schema: ArcSwap<Schema>,
+    /// Whose the shard is, as last seen. It goes forward only, so what it refuses stays refused; each transaction asks
+    /// the server besides.
+    binding: ArcSwap<Binding>,
     marks: Mutex<log::Marks>,
     history: log::History,
     commits: AtomicU64,
@@ -123,6 +129,7 @@ impl PostgresShard {
             env: env.clone(),
             options,
             schema: ArcSwap::default(),
+            binding: ArcSwap::default(),
             marks: Mutex::default(),
             history: Mutex::default(),
             commits: AtomicU64::new(0),
@@ -141,6 +148,7 @@ impl Inner {
         let schema = schema::load(&conn).await?;
         schema::check_drift(&conn, &schema).await?;
         self.schema.store(Arc::new(schema));
+        self.binding.store(Arc::new(binding::load(&conn).await?));
         log::settle_if_needed(&conn, self.env.as_ref()).await?;
         conn.finish(Ended::Closed);
         let client = self.clients.lend().await?;
@@ -317,7 +325,9 @@ impl Shard for PostgresShard {
 
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
         self.inner.transactions.fetch_add(1, Ordering::Relaxed);
-        let outcomes = transaction::execute(&self.inner.clients, self.inner.env.as_ref(), &request).await?;
+        let outcomes =
+            transaction::execute(&self.inner.clients, self.inner.env.as_ref(), &self.inner.binding.load(), &request)
+                .await?;
         if request.access == Access::Write {
             self.count_commit();
         }
@@ -330,7 +340,9 @@ impl Shard for PostgresShard {
             self.count_commit();
         }
         let inner = &self.inner;
-        Ok(Box::new(transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, begin).await?))
+        let binding = inner.binding.load_full();
+        let begun = transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, binding, begin);
+        Ok(Box::new(begun.await?))
     }
 
     async fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
@@ -357,6 +369,29 @@ impl Shard for PostgresShard {
             Ok(fences)
         };
         self.inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn binding(&self) -> Result<Binding> {
+        let work = async {
+            let conn = self.inner.control.lend().await?;
+            let binding = binding::load(&conn).await?;
+            conn.keep();
+            Ok(binding)
+        };
+        self.inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn bind(&self, binding: Binding) -> Result<()> {
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.admin.lend().await?;
+            let done = binding::set(&conn, &schema, &binding).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await?;
+        self.inner.binding.store(Arc::new(binding));
+        Ok(())
     }
 
     async fn seq(&self) -> Result<Seq> {
@@ -424,6 +459,7 @@ impl Shard for PostgresShard {
     }
 
     async fn apply(&self, batch: Batch) -> Result<Applied> {
+        self.inner.binding.load().check_rows(batch.rows.iter().map(|row| &row.unit))?;
         let commit = Commit::default();
         let work = async {
             let schema = self.inner.current_schema().await?;
@@ -444,6 +480,7 @@ impl Shard for PostgresShard {
     }
 
     async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+        self.inner.binding.load().check_rows(rows.iter().map(|row| &row.unit))?;
         let commit = Commit::default();
         let work = async {
             let schema = self.inner.current_schema().await?;

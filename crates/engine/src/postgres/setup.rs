@@ -1,6 +1,7 @@
 //! Our own objects in the database: schema `_isles`, made when a shard is opened.
 //!
-//!   * `meta`         format, how far the log has been trimmed, and the secret that marks our own writes
+//!   * `meta`         format, how far the log has been trimmed, the secret that marks our own writes, and whose the
+//!     shard is: null if tenants share it, empty if nobody has it yet
 //!   * `schema`       every schema version that a log record may need, and where in the log it began
 //!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables
 //!   * `log`          the change log; `consumer`, its readers
@@ -10,8 +11,8 @@
 //! which is put in its place as an expression, names its operators in full. A client's temporary tables come last in
 //! their path, or a type of the same name would be taken for the server's.
 //!
-//! Clients' statements ([`tenancy`]) read the fences and do nothing else here. `capture` writes the log for them, in the
-//! owner's name. Whoever could make a trigger of it would run any text as the owner, so nobody else may.
+//! Clients' statements ([`tenancy`]) read the fences and do nothing else here. `verify` tells them whether the shard is
+//! their tenant's, and not whose it is. `capture` writes the log for them, in the owner's name. Whoever could make a trigger of it would run any text as the owner, so nobody else may.
 
 use super::fault;
 use super::fence::LOCK_CLASS;
@@ -21,7 +22,7 @@ use super::tenancy;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 3;
+const FORMAT: i32 = 4;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -81,6 +82,7 @@ fn objects() -> String {
         .replace("{CLASS}", &LOCK_CLASS.to_string())
         .replace("{ROLE}", tenancy::ROLE)
         .replace("{MOVED}", fault::MOVED)
+        .replace("{OTHER}", fault::OTHER_TENANT)
 }
 
 /// Everything in `_isles`, each statement harmless when its object is there.
@@ -93,6 +95,7 @@ CREATE TABLE IF NOT EXISTS _isles.meta (
     trimmed bigint NOT NULL DEFAULT 0,
     secret text NOT NULL DEFAULT gen_random_uuid()::text
 );
+ALTER TABLE _isles.meta ADD COLUMN IF NOT EXISTS bound text COLLATE "C";
 INSERT INTO _isles.meta (format) VALUES ({FORMAT}) ON CONFLICT (one) DO UPDATE SET format = {FORMAT};
 CREATE TABLE IF NOT EXISTS _isles.schema (
     version bigint PRIMARY KEY,
@@ -169,6 +172,14 @@ CREATE OR REPLACE FUNCTION _isles.enter(
 BEGIN
     PERFORM pg_advisory_xact_lock_shared({CLASS}, slot) FROM unnest(slots) AS slot;
     RETURN _isles.look(claimed, writes, tenants, groups, buckets);
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.verify() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM _isles.meta WHERE bound <> '' AND bound = substr(current_setting('isles.tenant', true), 2)) THEN
+        RAISE EXCEPTION USING ERRCODE = '{OTHER}', MESSAGE = 'the shard belongs to another tenant';
+    END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION _isles.foreign_rows() RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -261,7 +272,7 @@ GRANT USAGE ON SCHEMA _isles TO {ROLE};
 GRANT SELECT ON _isles.fence TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};
-GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared() TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared(), _isles.verify() TO {ROLE};
 DO $$ BEGIN
     IF NOT pg_catalog.has_schema_privilege('{ROLE}', 'public', 'USAGE') THEN
         GRANT USAGE ON SCHEMA public TO {ROLE};

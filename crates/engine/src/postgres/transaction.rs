@@ -15,8 +15,10 @@
 //! Invariants (docs/invariants.md):
 //!   * I-3   only a COMMIT that was sent and not answered is "may have happened"
 //!   * I-7   the fence is checked in the transaction, before its first statement
+//!   * I-44  so is whose the shard is, where it is one tenant's
 //!   * I-45  passing a bound ends that statement only
 
+use super::binding;
 use super::ddl::quote;
 use super::fault;
 use super::fence::{self, ENTER, Entry};
@@ -24,8 +26,8 @@ use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
 use super::schema;
-use super::tenancy;
 use super::value::{Param, Raw, decode};
+use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, FenceScope};
@@ -95,7 +97,7 @@ pub(super) fn check_statement(statement: &Statement) -> Result<()> {
 }
 
 /// The text that begins a transaction.
-fn begin_text(isolation: Isolation, access: Access, time: Duration, acts_for: &ActsFor) -> String {
+fn begin_text(isolation: Isolation, access: Access, time: Duration, acting: &str) -> String {
     let level = match isolation {
         Isolation::ReadCommitted => "READ COMMITTED",
         Isolation::RepeatableRead => "REPEATABLE READ",
@@ -107,8 +109,7 @@ fn begin_text(isolation: Isolation, access: Access, time: Duration, acts_for: &A
     };
     // Zero would mean no limit to PostgreSQL.
     let limit = time.as_millis().clamp(1, i32::MAX as u128);
-    let tenant = tenancy::setting(acts_for);
-    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}{tenant}")
+    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}{acting}")
 }
 
 /// Waits for `work` until the caller cancels or the time is over. The outer error is ours: the work has not ended.
@@ -132,23 +133,38 @@ pub(super) async fn bounded<T>(
     }
 }
 
+/// A request, and what is sent before its statements.
+struct Asked<'a> {
+    request: &'a Request,
+    entry: Entry,
+    /// Behind BEGIN: whom it acts for.
+    acting: String,
+}
+
 /// Runs a whole request.
-pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &Request) -> Result<Vec<Outcome>> {
+pub(super) async fn execute(
+    connections: &Connections,
+    env: &dyn Env,
+    binding: &Binding,
+    request: &Request,
+) -> Result<Vec<Outcome>> {
     if request.statements.len() > MAX_STATEMENTS {
         return Err(ShardError::Limit { what: "the number of statements", limit: MAX_STATEMENTS as u64 });
     }
     request.statements.iter().try_for_each(check_statement)?;
+    binding.check(&ActsFor::Nobody, &request.claim.units)?;
     let entry = Entry::new(request.claim.clone(), request.access);
+    let asked = Asked { request, entry, acting: binding::acting(binding, &request.acts_for) };
     let began = env.elapsed();
     for last_try in [false, true] {
         let committing = AtomicBool::new(false);
         let left = request.limits.time.saturating_sub(env.elapsed() - began);
         let work = async {
             match request.statements.as_slice() {
-                [one] if request.access == Access::Read && one.composed && !entry.is_empty() => {
-                    read_alone(connections, request, one, &entry).await.map(|outcome| vec![outcome])
+                [one] if request.access == Access::Read && one.composed && !asked.entry.is_empty() => {
+                    read_alone(connections, &asked, one).await.map(|outcome| vec![outcome])
                 }
-                _ => attempt(connections, request, &entry, left, &committing).await,
+                _ => attempt(connections, &asked, left, &committing).await,
             }
         };
         let work = std::pin::pin!(work);
@@ -166,21 +182,17 @@ pub(super) async fn execute(connections: &Connections, env: &dyn Env, request: &
 }
 
 /// A statement that only reads and looks at the fences itself: no transaction around it, nothing to clean up after it.
-async fn read_alone(
-    connections: &Connections,
-    request: &Request,
-    statement: &Statement,
-    entry: &Entry,
-) -> Result<Outcome> {
+async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
+    let entry = &asked.entry;
     let conn = connections.lend().await?;
     let sql = connections.fenced(&statement.sql, entry.shape(), || {
         format!("SELECT q.* FROM ({}) AS q WHERE {}", statement.sql, entry.condition(statement.params.len()))
     });
-    let mut answer = read_fenced(&conn, &sql, request, statement, entry).await;
+    let mut answer = read_fenced(&conn, &sql, asked, statement).await;
     if matches!(&answer, Err(error) if fence::says_refused(error)) {
         // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
         answer = match entry.look(&conn).await {
-            Ok(_) => read_fenced(&conn, &sql, request, statement, entry).await,
+            Ok(_) => read_fenced(&conn, &sql, asked, statement).await,
             Err(refusal) => Err(refusal),
         };
     }
@@ -195,13 +207,8 @@ async fn read_alone(
     answer
 }
 
-async fn read_fenced(
-    conn: &Conn,
-    sql: &str,
-    request: &Request,
-    statement: &Statement,
-    entry: &Entry,
-) -> Result<Outcome> {
+async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
+    let Asked { request, entry, acting } = asked;
     let known = conn.prepare(sql).await?;
     let fence = entry.params();
     let own = known.params().len().saturating_sub(fence.len());
@@ -221,14 +228,14 @@ async fn read_fenced(
     let read = conn.each_row(&known, params, |error| entry.refusal(error), take);
     match request.acts_for {
         ActsFor::Nobody => read.await?,
-        ActsFor::Tenant(_) => as_tenant(conn, &request.acts_for, read).await?,
+        ActsFor::Tenant(_) => as_tenant(conn, acting, read).await?,
     };
     Ok(Outcome { rows, affected: 0 })
 }
 
 /// Reads in a transaction that says whom it acts for. All of it is sent before any of it is answered.
-async fn as_tenant(conn: &Conn, acts_for: &ActsFor, read: impl Future<Output = Result<u64>>) -> Result<u64> {
-    let begin = format!("BEGIN READ ONLY{}", tenancy::setting(acts_for));
+async fn as_tenant(conn: &Conn, acting: &str, read: impl Future<Output = Result<u64>>) -> Result<u64> {
+    let begin = format!("BEGIN READ ONLY{acting}");
     let read = async {
         let answer = read.await;
         if let Err(error) = &answer {
@@ -246,11 +253,11 @@ async fn as_tenant(conn: &Conn, acts_for: &ActsFor, read: impl Future<Output = R
 
 async fn attempt(
     connections: &Connections,
-    request: &Request,
-    entry: &Entry,
+    asked: &Asked<'_>,
     left: Duration,
     committing: &AtomicBool,
 ) -> Result<Vec<Outcome>> {
+    let request = asked.request;
     let conn = connections.lend().await?;
     let prepared = match prepare_all(&conn, request).await {
         Ok(prepared) => prepared,
@@ -259,7 +266,7 @@ async fn attempt(
             return Err(error);
         }
     };
-    match run_all(&conn, request, entry, left, &prepared).await {
+    match run_all(&conn, asked, left, &prepared).await {
         Ok(outcomes) if request.access == Access::Read => {
             conn.finish(Ended::Closed);
             Ok(outcomes)
@@ -337,15 +344,10 @@ fn params(known: &tokio_postgres::Statement, statement: &Statement) -> Result<Ve
 }
 
 /// Sends everything up to the COMMIT of a write, or with the COMMIT of a read, and collects the answers.
-async fn run_all(
-    conn: &Conn,
-    request: &Request,
-    entry: &Entry,
-    left: Duration,
-    prepared: &[Prepared],
-) -> Result<Vec<Outcome>> {
+async fn run_all(conn: &Conn, asked: &Asked<'_>, left: Duration, prepared: &[Prepared]) -> Result<Vec<Outcome>> {
+    let Asked { request, entry, acting } = asked;
     let enter = conn.prepare(ENTER).await?;
-    let begin = begin_text(Isolation::ReadCommitted, request.access, left, &request.acts_for);
+    let begin = begin_text(Isolation::ReadCommitted, request.access, left, acting);
     let budget = Budget::new(&request.limits);
     let mut outcomes = Vec::with_capacity(prepared.len());
     let mut head =
@@ -409,18 +411,20 @@ pub(super) async fn begin(
     connections: &Arc<Connections>,
     control: &Arc<Connections>,
     env: &Arc<dyn Env>,
+    binding: Arc<Binding>,
     begin: Begin,
 ) -> Result<PgTransaction> {
     let (limits, time) = (begin.limits.clone(), begin.limits.time);
     let work = async {
         let conn = connections.lend().await?;
-        let text = begin_text(begin.isolation, begin.access, time, &begin.acts_for);
+        let text = begin_text(begin.isolation, begin.access, time, &binding::acting(&binding, &begin.acts_for));
         let mut transaction = PgTransaction {
             shard: shard.clone(),
             conn: None,
             clients: connections.clone(),
             control: control.clone(),
             env: env.clone(),
+            binding,
             access: begin.access,
             isolation: begin.isolation,
             limits: begin.limits,
@@ -461,6 +465,8 @@ pub(super) struct PgTransaction {
     /// For looking at the fences with a fresh snapshot.
     control: Arc<Connections>,
     env: Arc<dyn Env>,
+    /// Whose the shard was when the transaction began.
+    binding: Arc<Binding>,
     access: Access,
     isolation: Isolation,
     limits: Limits,
@@ -658,6 +664,7 @@ impl PgTransaction {
 
     /// Begins, if it has not begun, and passes the fences of `claim`.
     async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
+        self.binding.check(&ActsFor::Nobody, &claim.units)?;
         let (own, others) = self.split(claim);
         self.enter_units(conn, begin, others, self.isolation).await?;
         match own.units.is_empty() {

@@ -6,6 +6,7 @@
 use super::raw::Db;
 use super::writer::{State, one_int};
 use super::{ddl, tenancy};
+use crate::binding::Binding;
 use crate::error::{Result, ShardError};
 use crate::fence::{Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TxnId};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 /// "ISLE" in the file's header.
 const APPLICATION_ID: i64 = 0x4953_4c45;
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 
 /// Which pledges were kept. It came with format 2.
 const PLEDGES: &str = "CREATE TABLE _isles_pledge (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;";
@@ -26,6 +27,8 @@ const PLEDGES: &str = "CREATE TABLE _isles_pledge (id TEXT NOT NULL PRIMARY KEY)
 pub(super) const SCHEMA: &str = "schema";
 /// The schema one version earlier: it tells whether a change has been made already.
 pub(super) const SCHEMA_BEFORE: &str = "schema_before";
+/// Whose the shard is; nothing if tenants share it. It came with format 4: an older program would not ask.
+const BINDING: &str = "binding";
 /// Position and transaction of the last record that was trimmed, so that neither ever falls.
 pub(super) const TRIMMED_SEQ: &str = "trimmed_seq";
 pub(super) const TRIMMED_TXN: &str = "trimmed_txn";
@@ -45,6 +48,7 @@ pub(super) fn prepare(db: &mut Db, path: &Path) -> Result<()> {
             let views = tenant_views(db)?;
             change(db, &views)
         }
+        (APPLICATION_ID, 3, _) => change(db, ""),
         (APPLICATION_ID, newer, _) => {
             Err(ShardError::Invalid(format!("{} has format {newer}, this program knows {FORMAT}", path.display())))
         }
@@ -83,6 +87,7 @@ pub(super) fn load(db: &mut Db) -> Result<State> {
     Ok(State {
         schema: Arc::new(load_schema(db, SCHEMA)?),
         fences: Arc::new(load_fences(db)?),
+        binding: Arc::new(load_binding(db)?),
         seq,
         txn,
         consumers: Arc::new(load_consumers(db)?),
@@ -97,6 +102,17 @@ pub(super) fn load_schema(db: &mut Db, name: &str) -> Result<Schema> {
         Some(Value::Text(body)) => serde_json::from_str(&body).map_err(|_| damaged("schema")),
         _ => Ok(Schema::default()),
     }
+}
+
+fn load_binding(db: &mut Db) -> Result<Binding> {
+    match get_meta(db, BINDING, DataType::Text)? {
+        Some(Value::Text(stored)) => Binding::read(Some(&stored)),
+        _ => Ok(Binding::Shared),
+    }
+}
+
+pub(super) fn store_binding(db: &mut Db, binding: &Binding) -> Result<()> {
+    put_meta(db, BINDING, binding.stored().map_or(Value::Null, Value::text))
 }
 
 fn damaged(what: &str) -> ShardError {

@@ -61,6 +61,7 @@ mod usage;
 mod value;
 mod writer;
 
+use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
@@ -381,6 +382,15 @@ impl Shard for SqliteShard {
         Ok(self.shared.published.load().fences.fences())
     }
 
+    async fn binding(&self) -> Result<Binding> {
+        self.shared.check_running()?;
+        Ok(Binding::clone(&self.shared.published.load().binding))
+    }
+
+    async fn bind(&self, binding: Binding) -> Result<()> {
+        self.write(OWN_WRITE_TIME, move |writer| writer.bind(&binding)).await
+    }
+
     async fn seq(&self) -> Result<Seq> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().seq)
@@ -417,7 +427,11 @@ impl Shard for SqliteShard {
         if batch.rows.len() > MAX_APPLY_ROWS {
             return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
         }
-        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| apply::apply(writer, &batch)).await
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| {
+            writer.state.binding.check_rows(batch.rows.iter().map(|row| &row.unit))?;
+            apply::apply(writer, &batch)
+        })
+        .await
     }
 
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
@@ -435,7 +449,11 @@ impl Shard for SqliteShard {
             return Err(ShardError::Limit { what: "the number of rows to import", limit: MAX_APPLY_ROWS as u64 });
         }
         let table = table.to_string();
-        self.write(OWN_WRITE_TIME, move |writer| apply::import(writer, &table, &rows, mode)).await
+        self.write(OWN_WRITE_TIME, move |writer| {
+            writer.state.binding.check_rows(rows.iter().map(|row| &row.unit))?;
+            apply::import(writer, &table, &rows, mode)
+        })
+        .await
     }
 
     async fn purge(&self, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64> {

@@ -172,6 +172,7 @@ pub(super) async fn with_reader<T: Send + 'static>(
 /// Runs a request that only reads.
 pub(super) async fn read(shared: &Arc<Shared>, request: Request) -> Result<Vec<Outcome>> {
     shared.check_running()?;
+    shared.published.load().binding.check(&request.acts_for, &request.claim.units)?;
     let deadline = shared.env.elapsed() + request.limits.time;
     if let Some(answer) = read_inline(shared, &request, deadline) {
         return answer;

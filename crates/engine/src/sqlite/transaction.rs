@@ -60,6 +60,13 @@ impl Held {
         }
     }
 
+    fn check_binding(&mut self, acts_for: &ActsFor, claim: &Claim) -> Result<()> {
+        match self {
+            Held::Writer(guard) => guard.writer().state.binding.check(acts_for, &claim.units),
+            Held::Reader(guard) => guard.shared().published.load().binding.check(acts_for, &claim.units),
+        }
+    }
+
     fn place(&mut self) -> Option<Place> {
         match self {
             Held::Writer(guard) => Some((guard.writer().capture().mark(), guard.writer().state.clone())),
@@ -105,10 +112,11 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
     shared.check_running()?;
     let deadline = shared.env.elapsed() + begin.limits.time;
     let first_fences = (begin.access == Access::Read).then(|| shared.published.load().fences.clone());
-    let held = match begin.access {
+    let mut held = match begin.access {
         Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
         Access::Read => Held::Reader(Box::new(reader::checkout(shared, deadline).await?)),
     };
+    held.check_binding(&begin.acts_for, &begin.claim)?;
     // A writer's is read while it is held: nobody else commits. A reader's is read before its snapshot.
     let state = StateNumber(shared.state_number.load(Ordering::SeqCst));
     let has_changed = |since: StateNumber| shared.changes.any_after(since.0, &begin.claim.units);
@@ -240,8 +248,9 @@ impl Transaction for SqliteTransaction {
             self.standing = Standing::Failed;
             return Err(error);
         }
-        self.claims = self.claims.iter().cloned().chain([claim]).collect();
-        self.job(|_, _| Ok(())).await
+        self.claims = self.claims.iter().cloned().chain([claim.clone()]).collect();
+        let acts_for = self.acts_for.clone();
+        self.job(move |held, _| held.check_binding(&acts_for, &claim)).await
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {

@@ -18,10 +18,12 @@
 //!   * I-4       answers come after the flush
 //!   * I-5       after an I/O error nothing is acknowledged until the shard has been reopened
 //!   * I-7       fences are read and set under the writer, and readers check them after their snapshot
+//!   * I-44      so is the binding; it goes forward only, so readers check it before they read
 
 use super::capture;
 use super::raw::{Db, Role};
 use super::{Planted, SqliteOptions, format, log};
+use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Fence, FenceTable};
@@ -42,6 +44,7 @@ use tokio::sync::oneshot;
 pub(super) struct State {
     pub(super) schema: Arc<Schema>,
     pub(super) fences: Arc<FenceTable>,
+    pub(super) binding: Arc<Binding>,
     pub(super) seq: Seq,
     /// The last transaction that the log names.
     pub(super) txn: TxnId,
@@ -95,6 +98,7 @@ impl Member for RequestMember {
 
     fn run(&mut self, writer: &mut Writer) -> Result<()> {
         self.outcomes.clear();
+        writer.state.binding.check(&self.request.acts_for, &self.request.claim.units)?;
         if !writer.plants(Planted::SkipFence) && !writer.plants(Planted::FenceOutsideTransaction) {
             writer.state.fences.check(&self.request.claim, self.request.access)?;
         }
@@ -351,6 +355,15 @@ impl Writer {
         fences.iter().try_for_each(|fence| table.set(fence))?;
         format::store_fences(&mut self.db, &self.state.fences, &table)?;
         self.state.fences = Arc::new(table);
+        Ok(())
+    }
+
+    /// Gives the shard to a tenant, within a transaction.
+    pub(super) fn bind(&mut self, binding: &Binding) -> Result<()> {
+        if self.state.binding.leads_to(binding, &self.state.schema)? {
+            format::store_binding(&mut self.db, binding)?;
+            self.state.binding = Arc::new(binding.clone());
+        }
         Ok(())
     }
 

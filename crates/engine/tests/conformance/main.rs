@@ -26,6 +26,7 @@ mod workload;
 mod across;
 mod alterations;
 mod applies;
+mod bindings;
 mod changelog;
 mod digests;
 mod fences;
@@ -235,6 +236,15 @@ on_both_engines! {
         a_transaction_is_its_tenants_to_the_end,
         foreign_keys_work_within_the_tenant,
         the_fence_outlives_changes_of_the_table,
+    }
+    bindings {
+        another_tenant_is_refused_by_each_way_in,
+        a_later_claim_of_another_tenant_is_refused,
+        requests_that_act_for_nobody_are_served,
+        rows_of_another_tenant_are_not_applied_or_imported,
+        a_shard_is_bound_once_and_for_ever,
+        a_shard_with_tables_cannot_become_one_tenants,
+        a_shard_is_given_to_one_of_many,
     }
     digests {
         an_empty_table_has_the_empty_digest,

@@ -78,3 +78,25 @@ fn a_wrong_statement_is_the_client_s_failure() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error["error"]["code"].is_string());
 }
+
+/// I-44: the strategy is the database's from its first start on.
+#[cfg(unix)]
+#[test]
+fn a_server_with_another_strategy_does_not_start() {
+    let mut server = Server::start(&["--strategy", "adapter"]);
+    let folder = tempfile::TempDir::new().unwrap();
+    let data = std::mem::replace(&mut server.data, folder);
+    assert_eq!(server.terminate(), 0);
+    let path = data.path().join("d");
+    let arguments = ["--data", path.to_str().unwrap(), "--listen", "127.0.0.1:0", "--http", "off"];
+    let (code, error) = serve(&[&arguments[..], &["--strategy", "row"]].concat());
+    assert_eq!(code, 2);
+    assert!(["\"adapter\"", "\"row\"", "hint: "].iter().all(|part| error.contains(part)), "{error}");
+    let (code, error) = serve(&["--strategy", "columns", "--check-config"]);
+    assert!(code != 0 && error.contains("adapter"), "{error}");
+    let again = Server::start_in(data, &[]);
+    let mut session = again.session();
+    session.send(&message(b'Q', b"SHOW isles.strategy\0"));
+    let row = session.until(b'Z').into_iter().find(|(kind, _)| *kind == b'D').expect("a row").1;
+    assert!(row.ends_with(b"adapter"));
+}

@@ -3,11 +3,11 @@
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Begin, KeyRange, Request, Shard, Statement};
+use isles_engine::shard::{ActsFor, Begin, ImportMode, KeyRange, Request, Shard, Statement, StoredRow};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
-use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, ShardId, StreamId};
-use isles_kernel::schema::{Column, SchemaChange, Table, TableKind};
+use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, ShardId, StreamId, TenantId};
+use isles_kernel::schema::{Column, SchemaChange, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -163,6 +163,37 @@ async fn a_newer_format_is_refused() {
     raw.pragma_update(None, "user_version", 5).expect("newer");
     drop(raw);
     check_message(&refused(&path).await, &["has format 5", "knows 4"]);
+}
+
+/// I-44: a file of the second format, whose tenant tables had no views, gets them.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenant_tables_of_the_second_format_are_fenced() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let shard = open(&path).await.expect("opens");
+    let table = Table { kind: TableKind::Tenant, ..notes() };
+    shard.apply_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(table)]).await.expect("schema");
+    let row = |name: &str| StoredRow {
+        unit: Unit::Tenant(Some(TenantId::new(name).expect("valid"))),
+        values: vec![Value::Int(1), Value::text(name)],
+    };
+    shard.import("notes", vec![row("acme"), row("beta")], ImportMode::Insert).await.expect("rows");
+    shard.close().await.expect("closes");
+    let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
+    let old = "DROP VIEW \"_isles_tenant.notes\"; PRAGMA user_version = 2;";
+    raw.execute_batch(old).expect("as the second format was");
+    drop(raw);
+    for _ in 0..2 {
+        let shard = open(&path).await.expect("it is upgraded");
+        let select = "SELECT body FROM \"_isles_tenant.notes\"";
+        let read = Request::read(Claim::default(), Statement::new(select, vec![]).returning([DataType::Text]));
+        let acme = ActsFor::Tenant(Some(TenantId::new("acme").expect("valid")));
+        let outcome = shard.execute(read.acting_for(acme)).await.expect("it is read");
+        assert_eq!(outcome[0].rows, [vec![Value::text("acme")]]);
+        shard.close().await.expect("closes");
+    }
 }
 
 /// A file of the first format, which knew no pledges, is brought to the present one with all that is in it.

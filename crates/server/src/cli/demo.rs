@@ -9,7 +9,9 @@ use isles_cluster::catalog::{Catalog, Key, Options, SqliteCatalog, Transaction};
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claim, Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Batch, Digest, Incoming, KeyRange, Request, RowVersion, Scope, Shard, Snapshot, Statement};
+use isles_engine::shard::{
+    ActsFor, Batch, Digest, Incoming, KeyRange, Request, RowVersion, Scope, Shard, Snapshot, Statement,
+};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::hash::BucketCount;
@@ -181,7 +183,7 @@ impl Demo {
             let shard = self.shard(self.policy.shard_of_tenant(&tenant)).await?;
             let claim = self.claim(&self.policy, &tenant);
             for n in 0..NOTES_PER_TENANT {
-                let (shard, request) = (shard.clone(), Request::write(claim.clone(), vec![insert(&tenant, run, n)]));
+                let (shard, request) = (shard.clone(), insert(claim.clone(), &tenant, run, n));
                 writes.spawn(async move { shard.execute(request).await });
             }
         }
@@ -216,8 +218,9 @@ impl Demo {
         let mut snapshot = source.snapshot().await.map_err(failed)?;
         let copied = copy(&mut *snapshot, &target, &stream, &tenant, epoch).await?;
         // The application goes on writing: this note is in no page of the copy.
-        let late = insert(&tenant, self.env.now_micros(), NOTES_PER_TENANT);
-        source.execute(Request::write(self.claim(&self.policy, &tenant), vec![late])).await.map_err(failed)?;
+        let claim = self.claim(&self.policy, &tenant);
+        let late = insert(claim, &tenant, self.env.now_micros(), NOTES_PER_TENANT);
+        source.execute(late).await.map_err(failed)?;
         fence(&source, &tenant, epoch.next(), FenceMode::Closed).await?;
         let tailed = tail(&source, &target, &stream, &tenant, epoch, snapshot.seq()).await?;
         drop(snapshot);
@@ -267,7 +270,7 @@ impl Demo {
         let old = &before[(at + SHARDS - 1) % SHARDS];
         let mut claim = self.claim(&self.policy, &tenant);
         claim.version = RoutingVersion(claim.version.0 - 1);
-        let write = Request::write(claim, vec![insert(&tenant, self.env.now_micros(), 0)]);
+        let write = insert(claim, &tenant, self.env.now_micros(), 0);
         match self.shard(old).await?.execute(write).await {
             Err(refused @ ShardError::Moved { .. }) => {
                 let text = format!("a router with the old map writes to {old}, and the shard refuses: {refused}");
@@ -294,13 +297,12 @@ async fn load_policy(catalog: &SqliteCatalog) -> Result<RoutingPolicy, Failure> 
 }
 
 /// Ids differ between runs, so that the demo can go on with what it left.
-fn insert(tenant: &TenantId, run: u64, n: usize) -> Statement {
+fn insert(claim: Claim, tenant: &TenantId, run: u64, n: usize) -> Request {
     let sql = "INSERT INTO notes (_tenant, _shard, id, body) VALUES ($1, $1, $2, $3)";
     let id = (run * 1_000) as i64 + n as i64;
-    Statement::new(
-        sql,
-        vec![Value::text(tenant.as_str()), Value::Int(id), Value::text(format!("note {n} of {tenant}"))],
-    )
+    let values = vec![Value::text(tenant.as_str()), Value::Int(id), Value::text(format!("note {n} of {tenant}"))];
+    let insert = Statement::new(sql, values).writing();
+    Request::write(claim, vec![insert]).acting_for(ActsFor::Tenant(Some(tenant.clone())))
 }
 
 fn rows_of(tenant: &TenantId) -> KeyRange {
@@ -382,8 +384,7 @@ async fn fence(
 
 /// The loser's rows go, and so do the means of the move.
 async fn clean_up(source: &SqliteShard, target: &SqliteShard, stream: &StreamId) -> Result<(), Failure> {
-    let delete = Statement::new("DELETE FROM notes WHERE _tenant = $1", vec![Value::text(MOVING)]);
-    source.execute(Request::write(Claim::default(), vec![delete])).await.map_err(failed)?;
+    source.purge("notes", &Some(tenant(MOVING)?), None).await.map_err(failed)?;
     source.remove_consumer(stream).await.map_err(failed)?;
     target.forget_stream(stream).await.map_err(failed)
 }

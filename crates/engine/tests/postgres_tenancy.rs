@@ -691,15 +691,17 @@ async fn a_role_that_no_policy_binds_is_refused() {
 /// Databases of one server share the role: whoever sets one up second finds it made, also at the same moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn databases_of_one_server_are_set_up_at_once() {
-    let server = PgServer::start(PgOptions { fsync: false, ..PgOptions::default() });
-    server.run_sql("postgres", "CREATE ROLE keeper LOGIN CREATEROLE");
-    let urls: Vec<String> = (0..6)
-        .map(|n| {
-            server.run_sql("postgres", &format!("CREATE DATABASE kept{n} OWNER keeper"));
-            server.url(&format!("kept{n}")).replace("postgres@", "keeper@")
-        })
-        .collect();
-    for opened in futures::future::join_all(urls.iter().map(|url| try_open(url, 4))).await {
-        opened.expect("it opens");
+    for _ in 0..3 {
+        let server = PgServer::start(PgOptions { fsync: false, ..PgOptions::default() });
+        server.run_sql("postgres", "CREATE ROLE keeper LOGIN CREATEROLE");
+        let urls: Vec<String> = (0..8)
+            .map(|n| {
+                server.run_sql("postgres", &format!("CREATE DATABASE kept{n} OWNER keeper"));
+                server.url(&format!("kept{n}")).replace("postgres@", "keeper@")
+            })
+            .collect();
+        for opened in futures::future::join_all(urls.iter().map(|url| try_open(url, 4))).await {
+            opened.expect("it opens");
+        }
     }
 }

@@ -103,6 +103,12 @@ pub(super) fn object_fence(object: &Object) -> Option<String> {
     Some(format!("DO {}", text_literal(&body)))
 }
 
+/// How often the role is asked for again when somebody else makes it at the same time.
+const ROLE_ATTEMPTS: usize = 10;
+/// What the server says then: a session that looked for the role just before keeps in mind, until its next transaction,
+/// that there is none; and two who change one row of the catalog do not wait for each other.
+const MEANWHILE: [&str; 3] = ["42704", "23505", "XX000"];
+
 /// Makes the role if it is not there, and the login a member of it. Any number of databases of a server may be set up
 /// at once: whoever comes second finds it done.
 pub(super) async fn prepare_role(conn: &Conn) -> Result<()> {
@@ -116,7 +122,17 @@ pub(super) async fn prepare_role(conn: &Conn) -> Result<()> {
          BEGIN GRANT {ROLE} TO CURRENT_USER; EXCEPTION WHEN unique_violation THEN NULL; END; \
          END $$; COMMIT"
     );
-    match conn.batch_execute(&text).await.map_err(fault::before_commit) {
+    let mut made = conn.batch_execute(&text).await.map_err(fault::before_commit);
+    for _ in 0..ROLE_ATTEMPTS {
+        match &made {
+            Err(ShardError::Statement(error)) if MEANWHILE.contains(&error.sqlstate) => {
+                conn.batch_execute("ROLLBACK").await.map_err(fault::before_commit)?;
+                made = conn.batch_execute(&text).await.map_err(fault::before_commit);
+            }
+            _ => break,
+        }
+    }
+    match made {
         Err(ShardError::Statement(error)) if error.sqlstate == "42501" => {
             conn.batch_execute("ROLLBACK").await.map_err(fault::before_commit)?;
             let login = conn.query_one("SELECT current_user::text", &[]).await.map_err(fault::before_commit)?;

@@ -279,7 +279,7 @@ impl SqliteShard {
             env,
             options,
             state_number: AtomicU64::new(first_state),
-            changes: units::Changes::new(),
+            changes: units::Changes::new(first_state),
             turns: turns::Turns::new(),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),

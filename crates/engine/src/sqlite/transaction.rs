@@ -119,7 +119,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
     held.check_binding(&begin.acts_for, &begin.claim)?;
     // A writer's is read while it is held: nobody else commits. A reader's is read before its snapshot.
     let state = StateNumber(shared.state_number.load(Ordering::SeqCst));
-    let has_changed = |since: StateNumber| shared.changes.any_after(since.0, &begin.claim.units);
+    let has_changed = |since: StateNumber| shared.changes.any_between(since.0, state.0, &begin.claim.units);
     if begin.access == Access::Write && begin.since.is_some_and(has_changed) {
         return Err(ShardError::Conflict("could not serialize access: the shard has changed since it was read".into()));
     }

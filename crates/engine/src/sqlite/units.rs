@@ -75,13 +75,14 @@ impl Touched {
 /// The state of the shard in which each unit changed last.
 pub(super) struct Changes {
     slots: Box<[AtomicU64]>,
-    /// The last state in which anything at all may have changed.
+    /// The last state in which anything at all may have changed: the first one, to begin with.
     everything: AtomicU64,
 }
 
 impl Changes {
-    pub(super) fn new() -> Changes {
-        Changes { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), everything: AtomicU64::new(0) }
+    /// Of a shard that is just being opened, in the state `first`.
+    pub(super) fn new(first: u64) -> Changes {
+        Changes { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), everything: AtomicU64::new(first) }
     }
 
     /// Notes a commit, which led to `state`.
@@ -92,11 +93,13 @@ impl Changes {
         touched.slots.iter().for_each(|slot| self.slots[usize::from(slot.0)].store(state, Ordering::SeqCst));
     }
 
-    /// Whether any of these units has changed after `state`.
-    pub(super) fn any_after(&self, state: u64, units: &[Claimed]) -> bool {
+    /// Whether any of these units may have changed after `state`, up to `now`. A state from before the shard was opened is
+    /// none of its own: it is earlier than the first one, or later than the present.
+    pub(super) fn any_between(&self, state: u64, now: u64, units: &[Claimed]) -> bool {
         let is_after = |slot: &AtomicU64| slot.load(Ordering::SeqCst) > state;
         let changed = |slot: Slot| is_after(&self.slots[usize::from(slot.0)]);
-        is_after(&self.everything)
+        state > now
+            || is_after(&self.everything)
             || units.iter().any(|unit| match unit {
                 Claimed::Shared => changed(SHARED),
                 Claimed::Tenant(name, _, _) => {
@@ -128,24 +131,34 @@ mod tests {
 
     #[test]
     fn a_unit_has_changed_when_it_was_touched_or_everything_was() {
-        let changes = Changes::new();
+        let changes = Changes::new(3);
         let mut touched = Touched::default();
         touched.add(tenant(b"acme"));
         touched.add(GroupHash::of(&group()).bucket(7));
         changes.note(&touched, 5);
+        let changed = |state, unit: &Claimed| changes.any_between(state, 6, std::slice::from_ref(unit));
         let bucket = |n| Claimed::Bucket(group(), BucketId(n));
         let run = |first, last| Claimed::Buckets(group(), BucketId(first), BucketId(last));
         for unit in [claimed("acme"), bucket(7), run(0, 7), run(7, 1_000_000)] {
-            assert!(changes.any_after(4, std::slice::from_ref(&unit)), "{unit:?}");
-            assert!(!changes.any_after(5, std::slice::from_ref(&unit)), "{unit:?}");
+            assert!(changed(4, &unit) && !changed(5, &unit), "{unit:?}");
         }
         for unit in [claimed("beta"), bucket(8), run(8, 20), Claimed::Shared] {
-            assert!(!changes.any_after(0, std::slice::from_ref(&unit)), "{unit:?}");
+            assert!(!changed(3, &unit), "{unit:?}");
         }
-        assert!(!changes.any_after(0, &[]));
+        assert!(!changes.any_between(3, 6, &[]));
         touched.clear();
         touched.add_everything();
         changes.note(&touched, 6);
-        assert!(changes.any_after(5, &[claimed("beta")]) && changes.any_after(5, &[]));
+        assert!(changed(5, &claimed("beta")) && changes.any_between(5, 6, &[]));
+    }
+
+    /// I-19
+    #[test]
+    fn a_state_of_an_earlier_opening_is_never_the_present() {
+        let changes = Changes::new(1_000);
+        for earlier in [0, 999, 1_002, u64::MAX] {
+            assert!(changes.any_between(earlier, 1_001, &[claimed("acme")]), "{earlier}");
+        }
+        assert!(!changes.any_between(1_000, 1_001, &[claimed("acme")]));
     }
 }

@@ -143,6 +143,8 @@ impl PgServer {
         let pid = postmaster.id() as i32;
         // Stopped, it cannot start another child while we collect them.
         signal(pid, libc::SIGSTOP);
+        // A fork that was under way is done before it stops.
+        wait_until(KILL_LIMIT, || status(pid).is_none_or(|(state, _)| state == 'T' || state == 'Z'));
         let children = children_of(pid);
         signal(pid, libc::SIGKILL);
         children.iter().for_each(|child| signal(*child, libc::SIGKILL));

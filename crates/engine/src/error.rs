@@ -79,6 +79,11 @@ impl ShardError {
         ShardError::Statement(SqlError::new(sqlstate, message))
     }
 
+    /// Said when planning has let a statement through that should have carried a tenant, and the shard has not.
+    pub(crate) fn beyond_tenant() -> ShardError {
+        ShardError::statement("XX000", "a statement reached beyond its tenant")
+    }
+
     pub fn invalid(message: impl Into<String>) -> ShardError {
         ShardError::Invalid(message.into())
     }

@@ -94,19 +94,6 @@ pub(crate) enum Within<'a> {
     Nothing,
 }
 
-/// Whether a statement uses the tables of its tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tenancy {
-    Used,
-    Unused,
-}
-
-impl Tenancy {
-    fn of(plan: &Plan) -> Tenancy {
-        if plan.uses_tenant() { Tenancy::Used } else { Tenancy::Unused }
-    }
-}
-
 impl<'a> Runner<'a> {
     fn inputs(&self) -> Inputs<'_> {
         Inputs { params: self.params, known: self.sources, env: &self.database.env }
@@ -121,7 +108,7 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let policy = self.routing(Tenancy::of(plan), Some(&mut *txn)).await?;
+                let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
                 // Boxed, here and below: the way of most statements, one request, stays a small future.
                 let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
                 txn.end_statement();
@@ -133,7 +120,7 @@ impl<'a> Runner<'a> {
 
     async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
         let mut pause = FIRST_PAUSE;
-        let mut policy = self.routing(Tenancy::of(plan), None).await?;
+        let mut policy = self.routing(|| plan.uses_tenant(), None).await?;
         for attempt in 1.. {
             let result = self.attempt_alone(plan, &policy).await;
             match result {
@@ -171,7 +158,7 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
-        let policy = self.routing(Tenancy::of(plan), None).await?;
+        let policy = self.routing(|| plan.uses_tenant(), None).await?;
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
@@ -195,10 +182,14 @@ impl<'a> Runner<'a> {
 
     /// The routing of the moment. Where each tenant has a shard of its own, the session's has it from here on, if its
     /// tables are used.
-    async fn routing(&self, tenancy: Tenancy, txn: Option<&mut Txn>) -> Result<Arc<RoutingPolicy>, SqlError> {
-        match (self.database.strategy(), tenancy) {
-            (Strategy::Row, _) | (_, Tenancy::Unused) => Ok(self.schema.routing(&self.database.routing)),
-            (Strategy::Adapter, Tenancy::Used) => Box::pin(self.routing_to_tenant(txn)).await,
+    async fn routing(
+        &self,
+        uses_tenant: impl FnOnce() -> bool,
+        txn: Option<&mut Txn>,
+    ) -> Result<Arc<RoutingPolicy>, SqlError> {
+        match self.database.strategy() {
+            Strategy::Adapter if uses_tenant() => Box::pin(self.routing_to_tenant(txn)).await,
+            Strategy::Row | Strategy::Adapter => Ok(self.schema.routing(&self.database.routing)),
         }
     }
 
@@ -501,8 +492,7 @@ impl<'a> Runner<'a> {
 
     /// Inserts whole rows within a transaction. Returns how many.
     pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
-        let tenancy = if plan.uses_tenant() { Tenancy::Used } else { Tenancy::Unused };
-        let policy = self.routing(tenancy, Some(&mut *txn)).await?;
+        let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
         let work = self.place_rows(plan, rows, &policy)?;
         Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
     }

@@ -439,12 +439,7 @@ impl Session {
                 Ok(answer)
             }
             Compiled::Rows { plan, kind } => {
-                let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
-                self.check_rows(prepared.tenant_use, rows.len())?;
-                if *kind != RowsKind::Select {
-                    self.note_write(&prepared, params, affected).await;
-                }
-                self.counted += (rows.len() as u64).max(affected);
+                let (rows, affected) = self.run_counted(&prepared, (plan, *kind), params, guard, pass).await?;
                 Ok(match &prepared.fields {
                     Some(fields) => {
                         let count = if *kind == RowsKind::Select { rows.len() as u64 } else { affected };
@@ -456,6 +451,24 @@ impl Session {
             Compiled::Explain(explain) => self.explain(explain, params, guard, pass).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
         }
+    }
+
+    /// Runs a plan, and holds its tenant to the quotas.
+    async fn run_counted(
+        &mut self,
+        prepared: &Prepared,
+        (plan, kind): (&Plan, RowsKind),
+        params: &[Value],
+        guard: Arc<SchemaGuard>,
+        pass: Option<Pass>,
+    ) -> Result<(Vec<Vec<Value>>, u64)> {
+        let (rows, affected) = self.run_plan(plan, kind, params, guard, pass).await?;
+        self.check_rows(prepared.tenant_use, rows.len())?;
+        if kind != RowsKind::Select {
+            self.note_write(prepared, params, affected).await;
+        }
+        self.counted += (rows.len() as u64).max(affected);
+        Ok((rows, affected))
     }
 
     /// A query on its own: gathered if it is small, and streamed if not.

@@ -1,7 +1,7 @@
 //! Statements that are not about rows: one `match`, and what each does below it in the same order.
 
 use super::cursor::{Cursor, MAX_CURSORS};
-use super::plans::{self, Compiled, Planned, Prepared, RowsKind, text_field};
+use super::plans::{self, Compiled, Planned, Prepared, text_field};
 use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
@@ -277,9 +277,12 @@ impl Session {
 
     /// The tenant that a shard is bound to. Names of tenants are for administrators.
     async fn shown_tenant(&self, shard: &ShardId) -> Value {
+        if self.rank != Rank::Admin {
+            return Value::Null;
+        }
         let Ok(shard) = self.database.shards.get(shard).await else { return Value::Null };
         match shard.binding().await {
-            Ok(Binding::Tenant(tenant)) if self.rank == Rank::Admin => Value::text(tenant.as_str()),
+            Ok(Binding::Tenant(tenant)) => Value::text(tenant.as_str()),
             _ => Value::Null,
         }
     }
@@ -368,13 +371,7 @@ impl Session {
         match &prepared.compiled {
             Compiled::Rows { plan, kind } => {
                 let pass = self.admit(prepared.tenant_use).await?;
-                let (rows, affected) = self.run_plan(plan, *kind, params, guard, pass).await?;
-                self.check_rows(prepared.tenant_use, rows.len())?;
-                if *kind != RowsKind::Select {
-                    self.note_write(&prepared, params, affected).await;
-                }
-                self.counted += (rows.len() as u64).max(affected);
-                Ok(rows)
+                Ok(self.run_counted(&prepared, (plan, *kind), params, guard, pass).await?.0)
             }
             _ => Err(SqlError::new("42601", "a query is expected")),
         }

@@ -22,9 +22,6 @@ pub(super) const OTHER_TENANT: &str = "IS002";
 /// Where the server checks a row that is written against its table's policies. It says so in its own language, and with
 /// the policy's name; the code is that of any missing right.
 const ROW_CHECK: &str = "ExecWithCheckOptions";
-/// Said when planning has let a statement through that should have carried a tenant, and the table has not.
-const BEYOND_TENANT: &str = "a statement reached beyond its tenant";
-
 /// SQLSTATEs of user functions can be anything; beyond so many different ones we call the rest an internal error.
 const MAX_FOREIGN_STATES: usize = 1_000;
 
@@ -58,7 +55,7 @@ fn from_server(error: &DbError) -> ShardError {
         "57014" | "55P03" => ShardError::TimedOut,
         "57P01" | "57P02" | "57P03" | "53300" => ShardError::Unavailable(error.message().into()),
         "XX001" | "XX002" => ShardError::Corrupt(error.message().into()),
-        "42501" if error.routine() == Some(ROW_CHECK) => ShardError::statement("XX000", BEYOND_TENANT),
+        "42501" if error.routine() == Some(ROW_CHECK) => ShardError::beyond_tenant(),
         _ => ShardError::Statement(SqlError {
             sqlstate: intern(code),
             message: error.message().into(),
@@ -85,10 +82,6 @@ fn visible_detail(detail: &str) -> Option<String> {
     let parts = values.split(", ").count();
     let (_, values) = values.split_once(", ").filter(|_| parts == columns.split(", ").count() + 1)?;
     Some(format!("Key ({columns})=({values}){end}"))
-}
-
-pub(super) fn is_beyond_tenant(error: &ShardError) -> bool {
-    matches!(error, ShardError::Statement(error) if error.sqlstate == "XX000" && error.message == BEYOND_TENANT)
 }
 
 /// Whether trying again on another connection helps: the server forgot a prepared statement, or the schema has

@@ -220,6 +220,10 @@ impl Capture {
                 None => return,
             },
         };
+        if matches!(table.table.kind, TableKind::Reference | TableKind::Global) {
+            self.touched.add(units::SHARED);
+            return;
+        }
         let sides: &[Side] = match op {
             ffi::SQLITE_INSERT => &[Side::New],
             ffi::SQLITE_DELETE => &[Side::Old],
@@ -229,18 +233,19 @@ impl Capture {
         for side in sides {
             // SAFETY: the caller's promise; the value is used before anything else is asked of the row.
             let unit = unsafe { image.value(0, *side).map(|value| value::argument_ref(value)) };
-            self.touched.add(match (&table.table.kind, &table.group, unit) {
-                (TableKind::Hash { .. }, Some(group), Some(ValueRef::Integer(bucket))) => group.bucket(bucket as u64),
-                (TableKind::Tenant, _, key) => {
+            match (table.group, unit) {
+                (Some(group), Some(ValueRef::Integer(bucket))) => self.touched.add(group.bucket(bucket as u64)),
+                // It says nothing of its unit, so it may be any.
+                (Some(_), _) => self.touched.add_everything(),
+                (None, key) => {
                     let key = key.and_then(|key| key.as_bytes().ok());
                     if let Some(tenancy) = self.tenancy {
                         // SAFETY: the tenancy is boxed beside the connection and outlives it.
                         unsafe { (*tenancy).look(key) };
                     }
-                    units::tenant(key.unwrap_or_default())
+                    self.touched.add(units::tenant(key.unwrap_or_default()));
                 }
-                _ => units::SHARED,
-            });
+            }
         }
     }
 }

@@ -26,6 +26,9 @@
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * `tenancy`      the second fence around tenants
+//!   * `units`        what has changed since, by unit
+//!   * `turns`        long reads of a tenant, and those of others
 //!   * `usage`        what tenants store, and how a tenant's rows go
 //!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard

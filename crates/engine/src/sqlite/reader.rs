@@ -12,7 +12,7 @@
 //! owner at the moment of the snapshot; checked before, the unit could move away in between and its rows be removed.
 
 use super::raw::{Db, Role};
-use super::turns::Turn;
+use super::turns::{Asked, Turn};
 use super::{Shared, SqliteOptions};
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim};
@@ -106,10 +106,14 @@ impl Drop for ReaderGuard {
 
 /// Waits until `deadline` for a turn at a long read.
 pub(super) async fn turn(shared: &Arc<Shared>, acts_for: &ActsFor, deadline: Duration) -> Result<Option<Turn>> {
-    let turn = shared.turns.take(acts_for);
+    let turn = match shared.turns.ask(acts_for) {
+        Asked::NotNeeded => return Ok(None),
+        Asked::Given(turn) => return Ok(Some(turn)),
+        Asked::Wait(turn) => turn,
+    };
     let timer = shared.env.sleep(deadline.saturating_sub(shared.env.elapsed()));
-    match futures::future::select(Box::pin(turn), timer).await {
-        futures::future::Either::Left((turn, _)) => Ok(turn),
+    match futures::future::select(turn, timer).await {
+        futures::future::Either::Left((turn, _)) => Ok(turn.ok()),
         futures::future::Either::Right(_) => Err(ShardError::TimedOut),
     }
 }

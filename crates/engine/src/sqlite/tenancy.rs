@@ -68,7 +68,7 @@ impl Tenancy {
         self.foreign.set(false);
         match self.beyond.replace(false) {
             false => Ok(()),
-            true => Err(ShardError::statement("XX000", "a statement reached beyond its tenant")),
+            true => Err(ShardError::beyond_tenant()),
         }
     }
 

@@ -26,6 +26,14 @@ struct Line {
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
 
+/// What became of the wish to read.
+pub(super) enum Asked {
+    /// It acts for nobody: such reads are of all tenants together.
+    NotNeeded,
+    Given(Turn),
+    Wait(oneshot::Receiver<Turn>),
+}
+
 /// The right to read. Dropping it passes it on.
 pub(super) struct Turn {
     turns: Arc<Turns>,
@@ -46,21 +54,18 @@ impl Turns {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn. None for one who acts for nobody: such reads are of all tenants together.
-    pub(super) async fn take(self: &Arc<Turns>, acts_for: &ActsFor) -> Option<Turn> {
-        let tenant = acts_for.key()?.to_string();
-        let waiting = {
-            let mut tenants = self.tenants();
-            let line = tenants.entry(tenant.clone()).or_default();
-            if line.running < self.most {
-                line.running += 1;
-                return Some(Turn { turns: self.clone(), tenant });
-            }
-            let (sender, waiting) = oneshot::channel();
-            line.waiting.push_back(sender);
-            waiting
-        };
-        waiting.await.ok()
+    /// Asks for a turn.
+    pub(super) fn ask(self: &Arc<Turns>, acts_for: &ActsFor) -> Asked {
+        let Some(tenant) = acts_for.key().map(str::to_string) else { return Asked::NotNeeded };
+        let mut tenants = self.tenants();
+        let line = tenants.entry(tenant.clone()).or_default();
+        if line.running < self.most {
+            line.running += 1;
+            return Asked::Given(Turn { turns: self.clone(), tenant });
+        }
+        let (sender, waiting) = oneshot::channel();
+        line.waiting.push_back(sender);
+        Asked::Wait(waiting)
     }
 }
 
@@ -86,37 +91,44 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::FutureExt;
     use isles_kernel::names::TenantId;
 
     fn tenant(name: &str) -> ActsFor {
         ActsFor::Tenant(Some(TenantId::new(name).expect("valid")))
     }
 
+    fn given(asked: Asked) -> Turn {
+        match asked {
+            Asked::Given(turn) => turn,
+            _ => panic!("it must wait, or need not"),
+        }
+    }
+
+    fn waits(asked: Asked) -> oneshot::Receiver<Turn> {
+        match asked {
+            Asked::Wait(turn) => turn,
+            _ => panic!("it need not wait"),
+        }
+    }
+
     /// I-46
     #[test]
     fn a_tenant_has_so_many_turns_and_others_pass_by() {
         let turns = Turns::of(2);
-        let take = |name: &str| {
-            let (turns, whom) = (turns.clone(), tenant(name));
-            async move { turns.take(&whom).await }.boxed()
-        };
-        let first = take("acme").now_or_never().flatten().expect("a turn");
-        let _second = take("acme").now_or_never().flatten().expect("a second one");
-        let (mut third, mut fourth, mut fifth) = (take("acme"), take("acme"), take("acme"));
-        for waits in [&mut third, &mut fourth, &mut fifth] {
-            assert!(waits.now_or_never().is_none(), "it is the third of two");
-        }
-        let others = take("beta").now_or_never().flatten();
-        assert!(others.is_some(), "another tenant does not wait");
-        assert!(turns.take(&ActsFor::Nobody).now_or_never().expect("no wait").is_none());
+        let ask = |name: &str| turns.ask(&tenant(name));
+        let (first, second) = (given(ask("acme")), given(ask("acme")));
+        let (third, mut fourth, mut fifth) = (waits(ask("acme")), waits(ask("acme")), waits(ask("acme")));
+        // Another tenant does not wait.
+        let others = given(ask("beta"));
+        assert!(matches!(turns.ask(&ActsFor::Nobody), Asked::NotNeeded));
+        assert!(fourth.try_recv().is_err(), "it is the fourth of two");
         drop(third);
         drop(first);
-        assert!(fifth.as_mut().now_or_never().is_none(), "the line is kept");
-        let fourth = fourth.now_or_never().flatten().expect("the one before it has gone");
+        assert!(fifth.try_recv().is_err(), "the line is kept");
+        let fourth = fourth.try_recv().expect("the one before it has gone");
         drop(fourth);
-        let fifth = fifth.now_or_never().flatten().expect("its turn");
-        drop((fifth, _second, others));
+        let fifth = fifth.try_recv().expect("its turn");
+        drop((fifth, second, others));
         assert!(turns.tenants().is_empty(), "nothing is left of those who have read");
     }
 }

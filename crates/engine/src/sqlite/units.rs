@@ -47,10 +47,16 @@ fn slot(hash: u64) -> Slot {
 }
 
 /// What a transaction has changed. What it took back counts, too.
-#[derive(Default)]
 pub(super) struct Touched {
-    slots: Vec<Slot>,
+    /// A bit for each slot: a statement may change a million rows of a thousand units.
+    slots: [u64; SLOTS / 64],
     everything: bool,
+}
+
+impl Default for Touched {
+    fn default() -> Touched {
+        Touched { slots: [0; SLOTS / 64], everything: false }
+    }
 }
 
 impl Touched {
@@ -60,15 +66,21 @@ impl Touched {
     }
 
     pub(super) fn add(&mut self, slot: Slot) {
-        // A transaction mostly changes one unit.
-        if self.slots.last() != Some(&slot) && !self.slots.contains(&slot) {
-            self.slots.push(slot);
-        }
+        let at = usize::from(slot.0);
+        self.slots[at / 64] |= 1 << (at % 64);
+    }
+
+    /// The slots that were changed, by number.
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, bits)| **bits != 0)
+            .flat_map(|(word, bits)| (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| word * 64 + bit))
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.clear();
-        self.everything = false;
+        *self = Touched::default();
     }
 }
 
@@ -90,7 +102,7 @@ impl Changes {
         if touched.everything {
             self.everything.store(state, Ordering::SeqCst);
         }
-        touched.slots.iter().for_each(|slot| self.slots[usize::from(slot.0)].store(state, Ordering::SeqCst));
+        touched.numbers().for_each(|slot| self.slots[slot].store(state, Ordering::SeqCst));
     }
 
     /// Whether any of these units may have changed after `state`, up to `now`. A state from before the shard was opened is

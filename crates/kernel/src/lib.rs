@@ -11,6 +11,7 @@
 //!   * [`id`]         self-routing ids and instance names
 //!   * [`placement`]  groups, regions, generations: which bucket a key belongs to
 //!   * [`routing`]    which shard a bucket or a pinned tenant lives on
+//!   * [`moves`]      moves of tenants and buckets between shards: plans, and what happens next
 //!   * [`interval`]   months, days and microseconds
 //!   * [`value`]      typed values, without loss on any engine
 //!   * [`form`]       the text of a value that is stored as text
@@ -23,6 +24,7 @@ pub mod form;
 pub mod hash;
 pub mod id;
 pub mod interval;
+pub mod moves;
 pub mod names;
 pub mod placement;
 pub mod quota;

@@ -116,6 +116,11 @@ plain_name!(
     "stream name"
 );
 plain_name!(
+    /// A plan to move tenants or buckets.
+    PlanId,
+    "plan name"
+);
+plain_name!(
     /// A transaction over several shards, by the name under which each of them has promised to commit it.
     PledgeId,
     "pledge name"

@@ -171,6 +171,11 @@ impl RoutingPolicy {
         bucket_of(tenant.as_str(), None, buckets)
     }
 
+    /// The bucket that rows of the null tenant hash to: an empty name is nobody else's.
+    pub fn bucket_of_null_tenant(&self) -> BucketId {
+        bucket_of("", None, self.buckets(&self.tenant_group).unwrap_or(BucketCount::ONE))
+    }
+
     fn shard_of_tenant_bucket(&self, tenant: &TenantId) -> &ShardId {
         let bucket = self.bucket_of_tenant(tenant);
         self.shard_of_bucket(&self.tenant_group, bucket).expect("a group's ranges cover each of its buckets")

@@ -209,9 +209,3 @@ pub(crate) fn claimed_of(policy: &RoutingPolicy, group: &GroupName, shard: &Shar
     let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
     ranges.map(|range| Claimed::Buckets(group.clone(), range.first, range.last)).collect()
 }
-
-/// The bucket that rows of the null tenant hash to: an empty name is nobody else's.
-pub(crate) fn null_tenant_bucket(policy: &RoutingPolicy) -> BucketId {
-    let buckets = policy.buckets(policy.tenant_group()).unwrap_or(BucketCount::ONE);
-    isles_kernel::hash::bucket_of("", None, buckets)
-}

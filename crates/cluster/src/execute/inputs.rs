@@ -110,7 +110,7 @@ pub(crate) fn tenant_place(tenant: &Tenant, policy: &RoutingPolicy) -> Result<(S
         Tenant::Unset => Err(tenant_unset()),
         Tenant::Name(name) => Ok((policy.shard_of_tenant(name).clone(), policy.bucket_of_tenant(name))),
         Tenant::None => {
-            let bucket = crate::database::routing::null_tenant_bucket(policy);
+            let bucket = policy.bucket_of_null_tenant();
             let shard = policy.shard_of_bucket(policy.tenant_group(), bucket).ok_or_else(nowhere)?;
             Ok((shard.clone(), bucket))
         }

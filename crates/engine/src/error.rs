@@ -99,7 +99,7 @@ impl ShardError {
         match self {
             ShardError::Statement(error) => error.clone(),
             ShardError::OtherTenant => SqlError::new("XX000", message),
-            ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction"),
+            ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction").of_move(),
             ShardError::Conflict(_) => SqlError::new("40001", message).with_hint("retry the transaction"),
             ShardError::Cancelled | ShardError::TimedOut => SqlError::new("57014", message),
             ShardError::Limit { .. } => SqlError::new("54000", message),

@@ -21,6 +21,9 @@ pub struct SqlError {
     pub constraint: Option<String>,
     /// Where it happened, when the statement's text does not say: `COPY t, line 3`.
     pub context: Option<String>,
+    /// The shard that was asked does not serve what was wanted, or not for a moment. Nothing has happened; routed anew,
+    /// the same may be sent again.
+    pub moved: bool,
 }
 
 impl SqlError {
@@ -35,7 +38,14 @@ impl SqlError {
             column: None,
             constraint: None,
             context: None,
+            moved: false,
         }
+    }
+
+    /// Says that what was wanted is served elsewhere, or by nobody for a moment.
+    pub fn of_move(mut self) -> SqlError {
+        self.moved = true;
+        self
     }
 
     /// What Isles does not do: refused, and never done differently.

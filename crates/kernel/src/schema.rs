@@ -530,6 +530,26 @@ pub enum SchemaChange {
     },
 }
 
+impl SchemaChange {
+    /// The table whose rows get another form or must meet something new, or that goes: what must not happen while rows
+    /// of it are on their way from one shard to another.
+    pub fn reshapes(&self) -> Option<&str> {
+        match self {
+            SchemaChange::DropTable { table }
+            | SchemaChange::RenameTable { table, .. }
+            | SchemaChange::AddColumn { table, .. }
+            | SchemaChange::DropColumn { table, .. }
+            | SchemaChange::RenameColumn { table, .. }
+            | SchemaChange::AlterColumn { table, .. }
+            | SchemaChange::Rekey { table, .. }
+            | SchemaChange::AddCheck { table, .. }
+            | SchemaChange::AddForeignKey { table, .. } => Some(table),
+            SchemaChange::CreateKey { table, key } if key.unique => Some(table),
+            _ => None,
+        }
+    }
+}
+
 /// What a comment is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CommentOn {

@@ -109,9 +109,14 @@ fn template() -> Plan {
     let request =
         Request { source: shard("s"), target: shard("t"), units, description: None, options: Options::default() };
     let mut plan = Plan::new(PlanId::new("p").unwrap(), request, &policy, &Schema::default(), 0).unwrap();
-    for event in
-        [Event::StartDualWrite, Event::Prepared, Event::RunBackfill, Event::Copied, Event::CaughtUp, Event::Verify]
-    {
+    for event in [
+        Event::StartDualWrite,
+        Event::Prepared { tables: Default::default() },
+        Event::RunBackfill,
+        Event::Copied,
+        Event::CaughtUp,
+        Event::Verify { repair: false },
+    ] {
         plan.step(event, 0).unwrap();
     }
     let passed = Verification { status: VerificationStatus::Passed, ..Verification::default() };

@@ -44,7 +44,7 @@ mod units;
 
 pub use plan::{
     Backfill, BackfillStatus, Cutover, Difference, Direction, MAX_DESCRIPTION_CHARS, MAX_DIFFERENCES, Options, Phase,
-    Plan, Request, Stage, TableCopy, TablePolicy, Tail, TailStatus, Verification, VerificationStatus,
+    Plan, Request, Stage, TableCopy, TablePolicy, Tail, TailStatus, Verification, VerificationStatus, tables_of,
 };
 pub use step::{Effect, Event, MoveError};
 pub use units::{Buckets, MAX_SPANS, MAX_TENANTS, Span, Units};

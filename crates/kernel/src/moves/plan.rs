@@ -186,6 +186,8 @@ pub struct Difference {
 #[serde(rename_all = "camelCase")]
 pub struct Verification {
     pub status: VerificationStatus,
+    /// Whether rows that differ are made equal.
+    pub repair: bool,
     pub rows_compared: u64,
     /// How many rows differ.
     pub differing: u64,
@@ -292,12 +294,12 @@ impl Plan {
         now: u64,
     ) -> Result<Plan, MoveError> {
         request.check(policy)?;
-        let moving = schema.tables.values().filter(|table| request.units.concerns(table, policy));
+        let table_policies = tables_of(&request.units, schema, policy);
         Ok(Plan {
             id,
             source_shard: request.source,
             target_shard: request.target,
-            table_policies: moving.map(|table| (table.name.clone(), table_policy(table))).collect(),
+            table_policies,
             units: request.units,
             description: request.description,
             options: request.options,
@@ -405,6 +407,12 @@ fn first_of(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let shown = names[..names.len().min(SHOWN)].join(", ");
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
+}
+
+/// The tables that can have rows of what moves, and how these are found.
+pub fn tables_of(units: &Units, schema: &Schema, policy: &RoutingPolicy) -> BTreeMap<String, TablePolicy> {
+    let moving = schema.tables.values().filter(|table| units.concerns(table, policy));
+    moving.map(|table| (table.name.clone(), table_policy(table))).collect()
 }
 
 fn table_policy(table: &Table) -> TablePolicy {

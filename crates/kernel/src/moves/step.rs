@@ -1,10 +1,12 @@
 //! What can happen to a plan, and what its driver does next.
 
 use super::plan::{
-    Backfill, BackfillStatus, Direction, Phase, Plan, Stage, Tail, TailStatus, Verification, VerificationStatus,
+    Backfill, BackfillStatus, Direction, Phase, Plan, Stage, TablePolicy, Tail, TailStatus, Verification,
+    VerificationStatus,
 };
 use crate::error::SqlError;
 use crate::names::RoutingVersion;
+use std::collections::BTreeMap;
 
 /// Switches that a plan tries by itself, each given up when it takes too long. Then a person looks.
 const MAX_ATTEMPTS: u64 = 20;
@@ -51,8 +53,10 @@ pub enum Event {
     /// Begin to mirror.
     StartDualWrite,
     RunBackfill,
-    /// Compare both sides.
-    Verify,
+    /// Compare both sides, and make equal what differs if so wanted.
+    Verify {
+        repair: bool,
+    },
     /// Cut over without comparing.
     WaiveVerification,
     Cutover,
@@ -62,7 +66,10 @@ pub enum Event {
 
     /// A driver begins to drive.
     TakenOver,
-    Prepared,
+    /// Capture has begun, with these tables.
+    Prepared {
+        tables: BTreeMap<String, TablePolicy>,
+    },
     /// News of the copy and the mirror.
     Progress {
         backfill: Backfill,
@@ -145,7 +152,6 @@ impl Plan {
     /// What has happened once the script is done; none where it says so by itself, or where the plan waits.
     pub fn done(&self) -> Option<Event> {
         match self.stage {
-            Stage::Preparing => Some(Event::Prepared),
             Stage::Copying => Some(Event::Copied),
             Stage::Tailing => Some(Event::CaughtUp),
             Stage::Unfencing => Some(Event::Unfenced),
@@ -164,7 +170,7 @@ impl Plan {
             Stage::Capturing => Some(Event::RunBackfill),
             Stage::Ready => match self.verification.status {
                 VerificationStatus::Pending if self.options.waive_verification => Some(Event::WaiveVerification),
-                VerificationStatus::Pending => Some(Event::Verify),
+                VerificationStatus::Pending => Some(Event::Verify { repair: false }),
                 VerificationStatus::Passed | VerificationStatus::Waived => {
                     (self.cutover.attempts < MAX_ATTEMPTS).then_some(Event::Cutover)
                 }
@@ -186,7 +192,7 @@ impl Plan {
         match event {
             Event::StartDualWrite => self.start(now)?,
             Event::RunBackfill => self.run_backfill(now)?,
-            Event::Verify => self.verify()?,
+            Event::Verify { repair } => self.verify(repair)?,
             Event::WaiveVerification => self.waive()?,
             Event::Cutover => self.cut_over()?,
             Event::Rollback => self.roll_back()?,
@@ -223,11 +229,12 @@ impl Plan {
         }
     }
 
-    fn verify(&mut self) -> Result<(), MoveError> {
+    fn verify(&mut self, repair: bool) -> Result<(), MoveError> {
         match self.stage {
             Stage::Ready => {
                 self.stage = Stage::Verifying;
-                self.verification = Verification { status: VerificationStatus::Running, ..Verification::default() };
+                let status = VerificationStatus::Running;
+                self.verification = Verification { status, repair, ..Verification::default() };
                 Ok(())
             }
             Stage::Verifying => Ok(()),
@@ -331,8 +338,9 @@ impl Plan {
                 self.verification.status = VerificationStatus::Pending;
             }
             (_, Event::TakenOver) => {}
-            (Stage::Preparing, Event::Prepared) => {
+            (Stage::Preparing, Event::Prepared { tables }) => {
                 self.stage = Stage::Capturing;
+                self.table_policies = tables;
                 self.tail.status = TailStatus::Replaying;
                 self.tail.started_at = Some(now);
             }

@@ -89,6 +89,27 @@ impl Units {
         }
     }
 
+    /// The group, if buckets move.
+    pub fn group(&self) -> Option<&GroupName> {
+        match self {
+            Units::Tenants { .. } => None,
+            Units::Buckets { buckets } => Some(&buckets.group),
+        }
+    }
+
+    /// The shards that have any of it.
+    pub fn homes<'a>(&self, policy: &'a RoutingPolicy) -> BTreeSet<&'a ShardId> {
+        match self {
+            Units::Tenants { tenants } => tenants.iter().map(|tenant| policy.shard_of_tenant(tenant)).collect(),
+            Units::Buckets { buckets } => {
+                let ranges = policy.ranges(&buckets.group).unwrap_or_default().iter();
+                let touched = |span: &Span, first, last| span.first <= last && first <= span.last;
+                let moving = ranges.filter(|r| buckets.ranges.iter().any(|span| touched(span, r.first, r.last)));
+                moving.map(|range| &range.shard).collect()
+            }
+        }
+    }
+
     /// Whether rows of a unit move.
     pub fn contains(&self, unit: &Unit, policy: &RoutingPolicy) -> bool {
         match (self, unit) {

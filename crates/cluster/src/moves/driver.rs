@@ -1,0 +1,437 @@
+//! One plan, driven from where it is to where it waits or ends.
+//!
+//! ```text
+//! lease ─► streams on both shards ─► plan read ─┬─► effects of its script ─► news: plan changed ─┐
+//!                                               └────────────────────────────────────────────────┘
+//! ```
+//!
+//! A driver that loses its lease, or finds the plan changed, stops what it is doing and reads again. One that cannot
+//! reach a shard waits and tries again, for ever; a plan that can never be done fails and is cleaned up. Whatever stops
+//! within a switch lifts the fence before it does anything else.
+
+use super::copy::{self, Progress};
+use super::lane::{Halt, Lane, stream_of};
+use super::mirror::{Mirror, Mirrored};
+use super::store::{self, Stored, Unsaved, lease_key};
+use super::verify::Comparison;
+use super::{clean, log_step, now, switch};
+use crate::catalog::{CatalogError, LeaseToken, Transaction};
+use crate::commit::decision::catalog_error;
+use crate::database::Database;
+use isles_engine::shard::DriverToken;
+use isles_kernel::error::SqlError;
+use isles_kernel::moves::{Direction, Effect, Event, Plan, Stage, TailStatus};
+use isles_kernel::names::PlanId;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// For this long nobody takes over from a driver that has died.
+const LEASE: Duration = Duration::from_secs(5);
+/// How often a driver says that it lives, and how it is.
+const TICK: Duration = Duration::from_millis(500);
+/// How long a mirror that has nothing to do waits for news.
+const IDLE: Duration = Duration::from_millis(20);
+/// A driver that is not needed, or cannot go on, looks again after so long; twice as long each time, up to a limit.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// A mirror that is this close has caught up.
+const SMALL_LAG: u64 = 1_000;
+/// Between two tries of a switch.
+const SWITCH_WAIT: Duration = Duration::from_millis(200);
+
+/// Drives a plan until it is done, or until the database is closed.
+pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, news: Arc<Notify>) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let Some(open) = database.upgrade() else { return };
+        let env = open.env.clone();
+        if open.shards.is_closed() {
+            return;
+        }
+        let ended = drive(&open, &id, &owner, &news).await;
+        match ended {
+            Ok(()) => {
+                open.moves.driven().remove(&id);
+                return;
+            }
+            Err(Halt::Closing) => return,
+            Err(Halt::Changed) => wait = FIRST_WAIT,
+            Err(Halt::Superseded) => wait = LEASE / 2,
+            Err(Halt::Later(error) | Halt::Never(error)) => {
+                tracing::warn!(plan = %id, %error, "move waits");
+                wait = (wait * 2).min(MAX_WAIT);
+            }
+        }
+        drop(open);
+        let _ = futures::future::select(Box::pin(news.notified()), env.sleep(wait)).await;
+    }
+}
+
+struct Driver<'a> {
+    database: &'a Arc<Database>,
+    stored: Stored,
+    lease: LeaseToken,
+    news: &'a Notify,
+    lane: Lane,
+    mirror: Option<Mirror>,
+    progress: Progress,
+    /// When the lease was renewed and the progress told.
+    ticked: Duration,
+    /// When writers began to wait.
+    paused: Option<Duration>,
+}
+
+/// Takes the lease, and goes as far as it can.
+async fn drive(database: &Arc<Database>, id: &PlanId, owner: &str, news: &Notify) -> Result<(), Halt> {
+    let catalog = database.catalog();
+    let Some(stored) = store::load(catalog.as_ref(), id).await? else { return Ok(()) };
+    if !stored.plan.is_active() || (stored.plan.stage == Stage::Planned && stored.plan.next_command().is_none()) {
+        return Ok(());
+    }
+    let lease = match catalog.acquire(&lease_key(id), owner, LEASE).await {
+        Ok(lease) => lease.token,
+        Err(CatalogError::HeldByOther(_)) => return Err(Halt::Superseded),
+        Err(error) => return Err(Halt::Later(catalog_error(error))),
+    };
+    let token = DriverToken(lease.0);
+    for shard in [&stored.plan.source_shard, &stored.plan.target_shard] {
+        let shard = database.shards.get(shard).await?;
+        shard.open_stream(&stream_of(&stored.plan), token).await?;
+    }
+    // Read again: until the streams were taken, an earlier driver could still act on what it knew.
+    let stored = store::load(catalog.as_ref(), id).await?.ok_or(Halt::Changed)?;
+    let lane = Lane::new(database, &stored.plan, token);
+    let ticked = database.env.elapsed();
+    let (mirror, progress, paused) = (None, Progress::default(), None);
+    let mut driver = Driver { database, stored, lease, news, lane, mirror, progress, ticked, paused };
+    driver.learn(Event::TakenOver).await?;
+    let ended = driver.go().await;
+    if ended.is_ok() {
+        // Who comes later need not wait. If it cannot be told, it runs out by itself.
+        let _ = catalog.release(&lease_key(id), lease).await;
+    }
+    ended
+}
+
+impl Driver<'_> {
+    fn plan(&self) -> &Plan {
+        &self.stored.plan
+    }
+
+    /// Records what has happened.
+    async fn learn(&mut self, event: Event) -> Result<(), Halt> {
+        let mut plan = self.stored.plan.clone();
+        plan.step(event, now(self.database)).map_err(|_| Halt::Changed)?;
+        self.save(plan).await
+    }
+
+    async fn save(&mut self, plan: Plan) -> Result<(), Halt> {
+        if plan == self.stored.plan {
+            return Ok(());
+        }
+        let catalog = self.database.catalog().as_ref();
+        match store::save(catalog, &self.stored, plan, Some(self.lease), Transaction::new()).await {
+            Ok(saved) => {
+                self.replace(saved);
+                Ok(())
+            }
+            Err(Unsaved::Conflict | Unsaved::Unknown(_)) => Err(Halt::Changed),
+            Err(Unsaved::Error(error)) => Err(Halt::Later(error)),
+        }
+    }
+
+    /// Goes on with what has become of the plan.
+    fn replace(&mut self, saved: Stored) {
+        log_step(&self.stored, &saved);
+        let turned = saved.plan.flows_forward() != self.stored.plan.flows_forward();
+        self.stored = saved;
+        if turned {
+            self.lane = Lane::new(self.database, &self.stored.plan, self.lane.driver);
+            self.mirror = None;
+        }
+    }
+
+    async fn go(&mut self) -> Result<(), Halt> {
+        loop {
+            if !self.plan().is_active() {
+                return Ok(());
+            }
+            if let Some(command) = self.plan().next_command() {
+                self.command(command).await?;
+                continue;
+            }
+            let script = self.plan().script();
+            let done = self.perform_all(script).await;
+            match done {
+                Ok(()) => {}
+                Err(halt) => self.halted(halt).await?,
+            }
+        }
+    }
+
+    /// A plan that goes by itself. Tables keep their shape from the moment at which their changes are mirrored.
+    async fn command(&mut self, command: Event) -> Result<(), Halt> {
+        if command == Event::Cutover && self.plan().cutover.attempts > 0 {
+            self.mirror_for(SWITCH_WAIT).await?;
+        }
+        let _schema = self.database.hold_schema().await?;
+        self.learn(command).await
+    }
+
+    async fn perform_all(&mut self, script: &[Effect]) -> Result<(), Halt> {
+        let stage = self.plan().stage;
+        for effect in script {
+            self.perform(*effect).await?;
+        }
+        match (stage, self.plan().done()) {
+            (Stage::Settling, _) => {
+                let paused = self.paused.take().unwrap_or(self.ticked);
+                let pause = self.database.env.elapsed().saturating_sub(paused);
+                let pause_micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+                self.learn(Event::Settled { pause_micros }).await
+            }
+            (_, Some(event)) if self.plan().stage == stage => self.learn(event).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What becomes of a plan whose driver had to stop.
+    async fn halted(&mut self, halt: Halt) -> Result<(), Halt> {
+        let why = match &halt {
+            Halt::Later(error) | Halt::Never(error) => error.to_string(),
+            Halt::Changed | Halt::Superseded | Halt::Closing => return Err(halt),
+        };
+        match (self.plan().stage, &halt) {
+            (Stage::Switching, _) => self.learn(Event::Aborted(why)).await,
+            (Stage::Guarding, Halt::Never(_)) if !self.plan().no_way_back => self.learn(Event::WayBackLost(why)).await,
+            (Stage::Settling | Stage::Unfencing | Stage::Cleaning | Stage::Guarding, _) | (_, Halt::Later(_)) => {
+                self.complain(why).await?;
+                Err(halt)
+            }
+            _ => self.learn(Event::Failed(why)).await,
+        }
+    }
+
+    /// Says in the plan why it does not go on.
+    async fn complain(&mut self, why: String) -> Result<(), Halt> {
+        let mut plan = self.stored.plan.clone();
+        plan.error_message = Some(why);
+        self.save(plan).await
+    }
+
+    async fn perform(&mut self, effect: Effect) -> Result<(), Halt> {
+        let (lane, plan) = (self.lane.clone(), self.plan().clone());
+        match effect {
+            Effect::Prepare => {
+                let prepared = switch::prepare(&lane, &plan).await?;
+                self.learn(prepared).await
+            }
+            Effect::Copy => self.copy().await,
+            Effect::CatchUp => self.catch_up().await,
+            Effect::Mirror => self.mirror_for(TICK).await,
+            Effect::Verify => self.verify().await,
+            Effect::WatchTaker => switch::watch_taker(&lane, &plan).await,
+            Effect::FenceGiver => {
+                self.mirror().await?;
+                self.paused = Some(self.database.env.elapsed());
+                switch::fence_giver(&lane, self.pause_left()).await
+            }
+            Effect::Drain => self.drain().await,
+            Effect::Compare => {
+                let mirror = self.mirror().await?;
+                switch::compare(&lane, &plan, mirror).await?;
+                self.check_pause()
+            }
+            Effect::Switch => {
+                let saved = switch::switch(&lane, &self.stored, self.lease).await?;
+                self.replace(saved);
+                Ok(())
+            }
+            Effect::CloseGiver => switch::close_giver(&lane, &plan).await,
+            Effect::OpenTaker => switch::open_taker(&lane, &plan).await,
+            Effect::ReopenGiver => switch::reopen_giver(&lane, &plan).await,
+            Effect::Clean => clean::clean(&lane, &plan).await,
+        }
+    }
+
+    /// How long writers may still wait.
+    fn pause_left(&self) -> Duration {
+        let limit = Duration::from_millis(self.plan().options.pause_limit_ms);
+        let began = self.paused.unwrap_or_else(|| self.database.env.elapsed());
+        limit.saturating_sub(self.database.env.elapsed().saturating_sub(began))
+    }
+
+    fn check_pause(&self) -> Result<(), Halt> {
+        match self.plan().stage == Stage::Switching && self.pause_left().is_zero() {
+            false => Ok(()),
+            true => {
+                let limit = self.plan().options.pause_limit_ms;
+                let message = format!("the cutover would have held writers for longer than {limit} ms");
+                Err(Halt::Later(SqlError::new("57014", message)))
+            }
+        }
+    }
+
+    async fn mirror(&mut self) -> Result<&mut Mirror, Halt> {
+        if self.mirror.is_none() {
+            self.mirror = Some(Mirror::open(&self.lane).await?);
+        }
+        self.mirror.as_mut().ok_or(Halt::Changed)
+    }
+
+    async fn drain(&mut self) -> Result<(), Halt> {
+        let lane = self.lane.clone();
+        let left = self.pause_left();
+        let (env, is_paused) = (self.database.env.clone(), self.paused.is_some());
+        let is_settling = self.plan().stage == Stage::Settling;
+        let mirror = self.mirror().await?;
+        let drained = mirror.drain(&lane);
+        if !is_paused || is_settling {
+            return drained.await;
+        }
+        tokio::select! {
+            biased;
+            drained = drained => drained?,
+            () = env.sleep(left) => {}
+        }
+        self.check_pause()
+    }
+
+    /// Mirrors for a while, or until there is news.
+    async fn mirror_for(&mut self, time: Duration) -> Result<(), Halt> {
+        let (lane, env) = (self.lane.clone(), self.database.env.clone());
+        if self.plan().stage == Stage::Guarding {
+            self.end_forward().await?;
+        }
+        let until = env.elapsed() + time;
+        while env.elapsed() < until {
+            let lost = self.plan().no_way_back;
+            if !lost && self.mirror().await?.page(&lane, None).await? == Mirrored::Some {
+                self.tick().await?;
+                continue;
+            }
+            self.tick().await?;
+            let news = self.news.notified();
+            let _ = futures::future::select(Box::pin(news), env.sleep(IDLE)).await;
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// The source's log is not needed any more once the target serves.
+    async fn end_forward(&mut self) -> Result<(), Halt> {
+        if self.mirror.is_none() {
+            self.lane.taker().await?.remove_consumer(&self.lane.stream).await?;
+        }
+        Ok(())
+    }
+
+    async fn catch_up(&mut self) -> Result<(), Halt> {
+        let lane = self.lane.clone();
+        loop {
+            while self.mirror().await?.page(&lane, None).await? == Mirrored::Some {
+                self.tick().await?;
+            }
+            if self.mirror().await?.lag(&lane).await? <= SMALL_LAG {
+                return Ok(());
+            }
+            self.tick().await?;
+            self.database.env.sleep(IDLE).await;
+        }
+    }
+
+    /// Copies and mirrors side by side.
+    async fn copy(&mut self) -> Result<(), Halt> {
+        let tables: Vec<String> = self.plan().table_policies.keys().cloned().collect();
+        let (lane, progress) = (self.lane.clone(), self.progress.clone());
+        self.mirror().await?;
+        tokio::select! {
+            biased;
+            copied = copy::copy(&lane, &tables, &progress) => copied?,
+            stopped = self.mirror_on() => stopped?,
+        }
+        self.tell().await
+    }
+
+    async fn mirror_on(&mut self) -> Result<(), Halt> {
+        loop {
+            self.mirror_for(TICK).await?;
+        }
+    }
+
+    async fn verify(&mut self) -> Result<(), Halt> {
+        let (lane, plan) = (self.lane.clone(), self.plan().clone());
+        let tables = plan.table_policies.keys().cloned().collect();
+        let mut comparison = Comparison::new(tables, plan.verification.repair);
+        let found = loop {
+            let mirror = self.mirror().await?;
+            comparison.go_on(&lane, mirror).await?;
+            if let Some(found) = comparison.end() {
+                break found;
+            }
+            self.tick().await?;
+            self.mirror().await?.page(&lane, None).await?;
+        };
+        let completed_at = Some(now(self.database));
+        self.learn(Event::Verified(isles_kernel::moves::Verification { completed_at, ..found })).await
+    }
+
+    /// Says now and then that it lives, and how far it is.
+    async fn tick(&mut self) -> Result<(), Halt> {
+        if self.database.env.elapsed().saturating_sub(self.ticked) < TICK {
+            return Ok(());
+        }
+        self.ticked = self.database.env.elapsed();
+        if self.database.is_closing() {
+            return Err(Halt::Closing);
+        }
+        let renewed = self.database.catalog().renew(&lease_key(&self.plan().id), self.lease).await;
+        if renewed.is_err() {
+            return Err(Halt::Superseded);
+        }
+        let lane = self.lane.clone();
+        if let Some(mirror) = &mut self.mirror {
+            mirror.keep(&lane).await?;
+        }
+        self.tell().await
+    }
+
+    /// Whether somebody else has changed the plan.
+    async fn look(&mut self) -> Result<(), Halt> {
+        let known = self.database.catalog().get(&self.stored.record.key).await.map_err(catalog_error)?.value;
+        match known.is_some_and(|record| record.revision == self.stored.record.revision) {
+            true => Ok(()),
+            false => Err(Halt::Changed),
+        }
+    }
+
+    /// Puts its progress into the plan.
+    async fn tell(&mut self) -> Result<(), Halt> {
+        let (mut backfill, mut tail) = (self.plan().backfill.clone(), self.plan().tail.clone());
+        if self.plan().stage == Stage::Copying {
+            backfill.tables = self.progress.tables();
+            backfill.total_rows_copied = backfill.tables.values().map(|table| table.rows).sum();
+        }
+        let lane = self.lane.clone();
+        if let Some(mirror) = &mut self.mirror {
+            let lag = mirror.lag(&lane).await?;
+            let applied = std::mem::take(&mut mirror.applied);
+            tail.events_applied += applied;
+            if tail.last_event_id != mirror.position || applied > 0 {
+                tail.last_event_ts = Some(now(self.database));
+            }
+            (tail.last_event_id, tail.lag) = (mirror.position, Some(lag));
+            if self.stored.plan.direction == Direction::Forward && tail.status == TailStatus::Pending {
+                tail.status = TailStatus::Replaying;
+            }
+        }
+        let mut plan = self.stored.plan.clone();
+        plan.error_message = None;
+        if (&plan.backfill, &plan.tail, &plan.error_message) == (&backfill, &tail, &self.plan().error_message) {
+            return Ok(());
+        }
+        plan.step(Event::Progress { backfill, tail }, now(self.database)).map_err(|_| Halt::Changed)?;
+        self.save(plan).await
+    }
+}

@@ -1,0 +1,179 @@
+//! The two shards of a plan, what moves between them, and in which name.
+
+use crate::database::Database;
+use crate::database::shards::OpenShard;
+use isles_engine::error::ShardError;
+use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope};
+use isles_engine::shard::{Batch, BatchKind, DriverToken, Incoming, RowVersion};
+use isles_kernel::error::SqlError;
+use isles_kernel::moves::{Plan, Units};
+use isles_kernel::names::{RoutingVersion, Seq, ShardId, StreamId};
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::Unit;
+use std::sync::Arc;
+
+/// Why a driver stops what it is doing.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The plan has changed: read it again.
+    Changed,
+    /// Somebody else drives it.
+    Superseded,
+    /// It cannot be done now; later perhaps.
+    Later(SqlError),
+    /// It can never be done.
+    Never(SqlError),
+    /// The database is being closed.
+    Closing,
+}
+
+impl From<ShardError> for Halt {
+    fn from(error: ShardError) -> Halt {
+        let people = error.for_people();
+        match error {
+            ShardError::Superseded => Halt::Superseded,
+            ShardError::Trimmed { .. } => Halt::Never(
+                people.with_hint("the change log reached its limit before the move had read it; plan the move again"),
+            ),
+            ShardError::Statement(_) | ShardError::Corrupt(_) | ShardError::Invalid(_) | ShardError::OtherTenant => {
+                Halt::Never(people)
+            }
+            _ => Halt::Later(people),
+        }
+    }
+}
+
+impl From<SqlError> for Halt {
+    fn from(error: SqlError) -> Halt {
+        Halt::Later(error)
+    }
+}
+
+/// A way for rows from one shard to another.
+#[derive(Clone)]
+pub(super) struct Lane {
+    pub(super) database: Arc<Database>,
+    pub(super) giver: ShardId,
+    pub(super) taker: ShardId,
+    pub(super) units: Units,
+    pub(super) stream: StreamId,
+    pub(super) driver: DriverToken,
+    /// The routing version under which the giver owns what moves, or an earlier one.
+    pub(super) epoch: RoutingVersion,
+}
+
+/// The name of a plan's streams and consumers.
+pub(super) fn stream_of(plan: &Plan) -> StreamId {
+    StreamId::new(format!("move-{}", plan.id)).expect("a plan's name is short and plain")
+}
+
+impl Lane {
+    pub(super) fn new(database: &Arc<Database>, plan: &Plan, driver: DriverToken) -> Lane {
+        let epoch = match plan.flows_forward() {
+            true => plan.routing_version_at_start,
+            false => plan.routing_version_cutover.unwrap_or(plan.routing_version_at_start),
+        };
+        Lane {
+            database: database.clone(),
+            giver: plan.giver().clone(),
+            taker: plan.taker().clone(),
+            units: plan.units.clone(),
+            stream: stream_of(plan),
+            driver,
+            epoch,
+        }
+    }
+
+    pub(super) async fn giver(&self) -> Result<OpenShard, Halt> {
+        Ok(self.database.shards.get(&self.giver).await?)
+    }
+
+    pub(super) async fn taker(&self) -> Result<OpenShard, Halt> {
+        Ok(self.database.shards.get(&self.taker).await?)
+    }
+
+    pub(super) fn policy(&self) -> Arc<RoutingPolicy> {
+        self.database.routing.current()
+    }
+
+    pub(super) fn version(&self, seq: Seq) -> RowVersion {
+        RowVersion { epoch: self.epoch, seq }
+    }
+
+    /// Rows of the giver's log, or none, with the position they bring the taker to.
+    pub(super) fn changes(&self, rows: Vec<Incoming>, position: Option<Seq>) -> Batch {
+        Batch {
+            stream: self.stream.clone(),
+            driver: Some(self.driver),
+            kind: BatchKind::Changes,
+            rows,
+            position,
+            cursor: None,
+        }
+    }
+
+    /// The name of the stream that copies the table of this number.
+    pub(super) fn copy_stream(&self, table: usize) -> StreamId {
+        StreamId::new(format!("{}-{table}", self.stream)).expect("a plan's name is short and plain")
+    }
+
+    /// What moves, as fences of one of its shards. Tenants that have a fence of their own there, and go by their bucket,
+    /// go with it.
+    pub(super) async fn fences(
+        &self,
+        shard: &OpenShard,
+        version: RoutingVersion,
+        mode: FenceMode,
+    ) -> Result<Vec<Fence>, Halt> {
+        let fence = |scope| Fence { scope, version, mode };
+        match &self.units {
+            Units::Tenants { tenants } => {
+                Ok(tenants.iter().map(|tenant| fence(FenceScope::Tenant(Some(tenant.clone())))).collect())
+            }
+            Units::Buckets { buckets } => {
+                let range = |span: &isles_kernel::moves::Span| FenceScope::Buckets {
+                    group: buckets.group.clone(),
+                    first: span.first,
+                    last: span.last,
+                };
+                let mut fences: Vec<Fence> = buckets.ranges.iter().map(|span| fence(range(span))).collect();
+                let policy = self.policy();
+                for known in shard.fences().await? {
+                    let FenceScope::Tenant(tenant) = known.scope else { continue };
+                    if self.units.contains(&Unit::Tenant(tenant.clone()), &policy) {
+                        fences.push(fence(FenceScope::Tenant(tenant)));
+                    }
+                }
+                Ok(fences)
+            }
+        }
+    }
+
+    /// What moves, as claims.
+    pub(super) fn claims(&self) -> Vec<Claimed> {
+        let policy = self.policy();
+        match &self.units {
+            Units::Tenants { tenants } => {
+                let claim = |tenant: &isles_kernel::names::TenantId| {
+                    let bucket = policy.bucket_of_tenant(tenant);
+                    Claimed::Tenant(Some(tenant.clone()), policy.tenant_group().clone(), bucket)
+                };
+                tenants.iter().map(claim).collect()
+            }
+            Units::Buckets { buckets } => {
+                let claim = |span: &isles_kernel::moves::Span| (buckets.group.clone(), span.first, span.last);
+                let claim = |span| {
+                    let (group, first, last) = claim(span);
+                    Claimed::Buckets(group, first, last)
+                };
+                buckets.ranges.iter().map(claim).collect()
+            }
+        }
+    }
+
+    /// The fence that says whether the shard's tables hold rows that are not its own.
+    pub(super) fn strangers(&self, version: RoutingVersion, mode: FenceMode) -> Option<Fence> {
+        let group = self.units.group()?.clone();
+        Some(Fence { scope: FenceScope::Whole { group }, version, mode })
+    }
+}

@@ -1,0 +1,300 @@
+//! Moves of tenants and buckets, carried out.
+//!
+//! The rules are in the kernel (`isles_kernel::moves`): a plan, what can happen to it, and what is done next. Here plans
+//! are kept in the catalog and driven: each active plan has one driver, a task under a lease, in whichever process got
+//! it. An operator's command changes the plan; the driver notices.
+//!
+//! ```text
+//! operator ─ command ─► plan/{id} in the catalog ◄─ news ─ driver ─ effects ─► giver and taker
+//!                                                            ▲
+//!                                                            └ lease: who drives
+//! ```
+//!
+//! In reading order:
+//!   * [`store`]   plans in the catalog
+//!   * [`pace`]    how fast a copy may go
+//!   * [`lane`]    the two shards of a plan, and what moves between them
+//!   * [`mirror`]  changes of the giver, applied to the taker
+//!   * [`copy`]    rows, as they stand
+//!   * [`verify`]  both sides, compared
+//!   * [`switch`]  fences and routing
+//!   * [`clean`]   what is left in the end
+//!   * [`driver`]  one plan, from where it is to its end
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-12  until the routing has changed, a plan can be undone without a trace
+//!   * I-13  whatever dies, an active plan goes on
+//!   * I-17  no two plans move the same thing
+
+mod clean;
+mod copy;
+mod driver;
+mod lane;
+mod mirror;
+mod pace;
+pub(crate) mod store;
+mod switch;
+mod verify;
+
+use crate::catalog::Transaction;
+use crate::database::{Database, Strategy};
+use isles_kernel::error::SqlError;
+use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
+use isles_kernel::names::{PlanId, ShardId};
+use isles_kernel::schema::SchemaChange;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::{Stored, Unsaved};
+use tokio::sync::Notify;
+
+pub use isles_kernel::moves;
+
+/// How often a command is tried that others overtake.
+const ATTEMPTS: usize = 100;
+
+/// What moves, as an operator says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Where it is; if not said, where the routing says.
+    pub source: Option<ShardId>,
+    pub target: ShardId,
+    pub units: Units,
+    pub description: Option<String>,
+    pub options: moves::Options,
+}
+
+/// The plans that this process drives.
+#[derive(Default)]
+pub(crate) struct Moves {
+    driven: Mutex<BTreeMap<PlanId, Arc<Notify>>>,
+    /// Held by whoever says that a shard has strangers, or that it has none any more.
+    strangers: tokio::sync::Mutex<()>,
+}
+
+impl Moves {
+    fn driven(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Notify>>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever drives a plan here.
+    fn nudge(&self, id: &PlanId) {
+        if let Some(driver) = self.driven().get(id) {
+            driver.notify_one();
+        }
+    }
+}
+
+fn now(database: &Database) -> u64 {
+    database.env.now_micros() / 1_000
+}
+
+pub(crate) fn no_plan(id: &str) -> SqlError {
+    let error = MoveError { code: "SPLIT_NOT_FOUND", message: format!("there is no plan \"{id}\""), hint: None };
+    SqlError { sqlstate: "42704", ..error.for_people() }.with_hint("SHOW MOVES lists the plans")
+}
+
+impl Database {
+    /// Makes a plan, and begins to carry it out if it goes by itself.
+    pub async fn plan_move(self: &Arc<Self>, order: Order) -> Result<Plan, SqlError> {
+        let (plan, policy) = self.draft_move(order).await?;
+        store::create(self.catalog().as_ref(), &plan, &policy).await?;
+        tracing::info!(plan = %plan.id, source = %plan.source_shard, target = %plan.target_shard, units = %plan.units,
+            phase = plan.phase.name(), "move planned");
+        if plan.options.auto {
+            self.drive(&plan.id);
+        }
+        Ok(plan)
+    }
+
+    /// What a plan would be, without making it: everything that refuses it is looked at.
+    pub async fn try_move(self: &Arc<Self>, order: Order) -> Result<Plan, SqlError> {
+        let (plan, policy) = self.draft_move(order).await?;
+        store::check_overlap(&plan.units, &store::active(self.catalog().as_ref()).await?, &policy)?;
+        Ok(plan)
+    }
+
+    async fn draft_move(
+        self: &Arc<Self>,
+        order: Order,
+    ) -> Result<(Plan, Arc<isles_kernel::routing::RoutingPolicy>), SqlError> {
+        if self.strategy() == Strategy::Adapter {
+            return Err(SqlError::unsupported("with strategy \"adapter\" a tenant keeps its shard"));
+        }
+        let policy = self.routing.refresh().await?;
+        let source = order.source.map_or_else(|| source_of(&order.units, &policy), Ok)?;
+        for shard in [&source, &order.target] {
+            if self.shards.engine(shard).is_none() {
+                let message = format!("there is no shard {shard}");
+                return Err(MoveError::invalid(message).with_hint("SHOW SHARDS lists the shards").for_people());
+            }
+        }
+        let request = Request {
+            source,
+            target: order.target,
+            units: order.units,
+            description: order.description,
+            options: order.options,
+        };
+        let id = PlanId::new(format!("m{:010x}", self.env.random() & 0xff_ffff_ffff)).expect("a letter and digits");
+        let schema = self.schema();
+        let plan = Plan::new(id, request, &policy, &schema, now(self)).map_err(|error| error.for_people())?;
+        self.check_schema_of(&plan.target_shard).await?;
+        Ok((plan, policy))
+    }
+
+    /// A shard that cannot be reached, or that has other tables, takes nothing.
+    pub(crate) async fn check_schema_of(&self, shard: &ShardId) -> Result<(), SqlError> {
+        let open = self.shards.get(shard).await.map_err(|error| error.for_people())?;
+        let (found, wanted) = (open.schema().await.map_err(|error| error.for_people())?, self.schema());
+        match found.version == wanted.version && found.hash() == wanted.hash() {
+            true => Ok(()),
+            false => {
+                let message = format!("shard {shard} has schema version {}, not {}", found.version, wanted.version);
+                Err(SqlError::new("55000", message))
+            }
+        }
+    }
+
+    /// All plans, the newest first.
+    pub async fn moves(&self) -> Result<Vec<Plan>, SqlError> {
+        store::list(self.catalog().as_ref()).await
+    }
+
+    pub async fn move_plan(&self, id: &str) -> Result<Plan, SqlError> {
+        let known = PlanId::new(id).map_err(|_| no_plan(id))?;
+        let stored = store::load(self.catalog().as_ref(), &known).await?;
+        stored.map(|stored| stored.plan).ok_or_else(|| no_plan(id))
+    }
+
+    /// Carries out an operator's command, or refuses it.
+    pub async fn command_move(self: &Arc<Self>, id: &str, command: Event) -> Result<Plan, SqlError> {
+        self.change_move(id, |plan, now| plan.step(command.clone(), now)).await
+    }
+
+    /// Lets a plan go on by itself from where it is.
+    pub async fn run_move(self: &Arc<Self>, id: &str, complete: bool) -> Result<Plan, SqlError> {
+        self.change_move(id, |plan, _| {
+            plan.options.auto = true;
+            plan.options.complete |= complete;
+            Ok(())
+        })
+        .await
+    }
+
+    /// What a command would make of a plan, without doing it.
+    pub async fn try_command(&self, id: &str, command: Event) -> Result<Plan, SqlError> {
+        let mut plan = self.move_plan(id).await?;
+        plan.step(command, now(self)).map_err(|error| error.for_people())?;
+        Ok(plan)
+    }
+
+    async fn change_move(
+        self: &Arc<Self>,
+        id: &str,
+        change: impl Fn(&mut Plan, u64) -> Result<(), MoveError>,
+    ) -> Result<Plan, SqlError> {
+        let known = PlanId::new(id).map_err(|_| no_plan(id))?;
+        // Tables keep their shape from the moment at which their changes are mirrored: whoever changes them is alone.
+        let _schema = self.hold_schema().await?;
+        for _ in 0..ATTEMPTS {
+            let stored = store::load(self.catalog().as_ref(), &known).await?.ok_or_else(|| no_plan(id))?;
+            let mut plan = stored.plan.clone();
+            change(&mut plan, now(self)).map_err(|error| error.for_people())?;
+            match store::save(self.catalog().as_ref(), &stored, plan, None, Transaction::new()).await {
+                Ok(saved) => {
+                    log_step(&stored, &saved);
+                    self.drive(&known);
+                    return Ok(saved.plan);
+                }
+                Err(Unsaved::Conflict) => {}
+                Err(Unsaved::Unknown(error) | Unsaved::Error(error)) => return Err(error),
+            }
+        }
+        Err(SqlError::new("40001", format!("plan {id} keeps changing")).with_hint("try again"))
+    }
+
+    /// Goes on with the plans that are not done: the database has just been opened.
+    pub(crate) async fn resume_moves(self: &Arc<Self>) -> Result<(), SqlError> {
+        for (id, about) in store::active(self.catalog().as_ref()).await? {
+            if let Some(group) = about.units.group() {
+                [&about.source, &about.target].into_iter().for_each(|shard| self.note_strangers(shard, group));
+            }
+            self.drive(&id);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a plan is driven here, and that its driver looks at it now.
+    pub(crate) fn drive(self: &Arc<Self>, id: &PlanId) {
+        let news = {
+            let mut driven = self.moves.driven();
+            if driven.contains_key(id) {
+                None
+            } else {
+                let news = Arc::new(Notify::new());
+                driven.insert(id.clone(), news.clone());
+                Some(news)
+            }
+        };
+        match news {
+            None => self.moves.nudge(id),
+            Some(news) => self.start_driver(id, news),
+        }
+    }
+
+    /// Starts another driver of a plan, whether or not there is one.
+    pub fn drive_also(self: &Arc<Self>, id: &PlanId) {
+        self.start_driver(id, Arc::new(Notify::new()));
+    }
+
+    fn start_driver(self: &Arc<Self>, id: &PlanId, news: Arc<Notify>) {
+        let (database, id) = (Arc::downgrade(self), id.clone());
+        let owner = format!("driver {:016x}", self.env.random());
+        self.env.spawn(Box::pin(driver::run(database, id, owner, news)));
+    }
+
+    /// Whether tables may change their shape, or go: not those whose rows are on their way.
+    pub(crate) async fn check_moves(&self, changes: &[SchemaChange]) -> Result<(), SqlError> {
+        let changed: BTreeSet<&str> = changes.iter().filter_map(SchemaChange::reshapes).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let (schema, policy) = (self.schema(), self.routing.current());
+        for (id, about) in store::active(self.catalog().as_ref()).await? {
+            let moves = |name: &&&str| schema.tables.get(**name).is_some_and(|t| about.units.concerns(t, &policy));
+            let Some(table) = changed.iter().find(moves) else { continue };
+            let Some(stored) = store::load(self.catalog().as_ref(), &id).await? else { continue };
+            if stored.plan.is_mirroring() {
+                let message = format!("cannot change table \"{table}\": its rows are being moved by plan {id}");
+                return Err(SqlError::new("55006", message)
+                    .with_hint(format!("wait, or run \"isles move complete {id}\" or \"isles move rollback {id}\"")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One transition, for whoever reads logs.
+fn log_step(before: &Stored, after: &Stored) {
+    let (old, new) = (&before.plan, &after.plan);
+    if (old.stage, old.phase) != (new.stage, new.phase) {
+        tracing::info!(plan = %new.id, source = %new.source_shard, target = %new.target_shard,
+            phase = new.phase.name(), from = ?old.stage, to = ?new.stage,
+            rows = new.backfill.total_rows_copied, error = new.error_message.as_deref(), "move goes on");
+    }
+}
+
+/// Where all of it is, if that is one shard.
+fn source_of(units: &Units, policy: &isles_kernel::routing::RoutingPolicy) -> Result<ShardId, SqlError> {
+    let homes = units.homes(policy);
+    let mut each = homes.iter();
+    match (each.next(), each.next()) {
+        (Some(one), None) => Ok((*one).clone()),
+        (None, _) => Err(MoveError::invalid("tenantIds required for shard split").for_people()),
+        _ => {
+            let names: Vec<String> = homes.iter().map(ToString::to_string).collect();
+            let message = format!("what is to be moved is on several shards: {}", names.join(", "));
+            Err(MoveError::invalid(message).with_hint("make a plan for each of them").for_people())
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How fast a copy may go.
+//!
+//! A copy shares its two shards with everyone else. While nobody else works there it goes as fast as it can. As soon as
+//! somebody does, its batches become short, since each holds the taker's writer while it is applied, and after each it
+//! rests for as long as the batch took.
+
+use std::time::Duration;
+
+/// Rows of the first batch; of the smallest and of the largest.
+const FIRST_ROWS: usize = 500;
+const MIN_ROWS: usize = 20;
+const MAX_ROWS: usize = 10_000;
+/// How long a batch should take while others work, and while nobody does.
+const SHORT: Duration = Duration::from_millis(4);
+const LONG: Duration = Duration::from_millis(100);
+/// A rest is no longer than this, whatever a batch took.
+const MAX_REST: Duration = Duration::from_millis(100);
+
+/// Decides the size of the next batch from how the last one went.
+#[derive(Debug, Clone)]
+pub(super) struct Pace {
+    rows: usize,
+}
+
+/// Whether somebody else worked on one of the shards meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    Idle,
+    Working,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace { rows: FIRST_ROWS }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Learns from a batch of `rows`, and says how long to rest.
+    pub(super) fn learn(&mut self, rows: usize, took: Duration, others: Others) -> Duration {
+        let wanted = if others == Others::Working { SHORT } else { LONG };
+        let took = took.max(Duration::from_micros(1));
+        let fitting = rows as f64 * wanted.as_secs_f64() / took.as_secs_f64();
+        // A batch that was cut short by the end of a table says little; never more than twice as many at once.
+        let bound = (self.rows * 2).min(MAX_ROWS);
+        if rows >= self.rows || fitting < self.rows as f64 {
+            self.rows = (fitting as usize).clamp(MIN_ROWS, bound);
+        }
+        if others == Others::Working { took.min(MAX_REST) } else { Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Batches grow to what the time allows while nobody works, and shrink at once when somebody does.
+    #[test]
+    fn batches_grow_alone_and_shrink_in_company() {
+        let per_row = Duration::from_micros(10);
+        let took = |rows: usize| per_row * u32::try_from(rows).expect("few");
+        let mut pace = Pace::new();
+        for _ in 0..10 {
+            let rows = pace.rows();
+            assert_eq!(pace.learn(rows, took(rows), Others::Idle), Duration::ZERO);
+        }
+        assert_eq!(pace.rows(), MAX_ROWS);
+        let rest = pace.learn(MAX_ROWS, took(MAX_ROWS), Others::Working);
+        assert_eq!((pace.rows(), rest), (400, MAX_REST));
+        pace.learn(400, Duration::from_secs(10), Others::Working);
+        assert_eq!(pace.rows(), MIN_ROWS);
+    }
+
+    /// The short batch at a table's end does not make the next ones larger.
+    #[test]
+    fn the_end_of_a_table_says_little() {
+        let mut pace = Pace::new();
+        pace.learn(1, Duration::from_micros(1), Others::Idle);
+        assert_eq!(pace.rows(), FIRST_ROWS);
+    }
+}

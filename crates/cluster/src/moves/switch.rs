@@ -1,0 +1,193 @@
+//! Fences and routing: who serves.
+//!
+//! ```text
+//! prepare   taker: closed, with strangers; leftovers of an earlier try are gone ─► capture on the giver
+//! switch    giver: read only ─► drained ─► routing + 1 and the plan, one commit
+//! settle    giver: closed, at the new version ─► drained ─► taker: open, at the new version
+//! unfence   giver: open, at the version that holds
+//! ```
+//!
+//! Fences are set in the name of the plan's stream, whose driver the shard knows: what a driver asks for that has been
+//! replaced is refused, however late it comes.
+
+use super::clean;
+use super::lane::{Halt, Lane};
+use super::mirror::{self, Mirror};
+use super::store::{self, Stored, Unsaved};
+use super::verify::{Pair, rows_of};
+use super::{copy, now};
+use crate::catalog::{CommitId, LeaseToken, Transaction};
+use crate::commit::decision::catalog_error;
+use crate::database::routing;
+use crate::database::shards::OpenShard;
+use isles_engine::fence::{Fence, FenceMode};
+use isles_engine::shard::KeyRange;
+use isles_kernel::error::SqlError;
+use isles_kernel::moves::{Direction, Event, Plan};
+use isles_kernel::names::RoutingVersion;
+use std::time::Duration;
+
+/// How long fences wait for transactions where no client is held up.
+const FENCE_TIME: Duration = Duration::from_secs(10);
+/// A switch compares all rows once more while writers wait, if there are no more than these.
+const COMPARED_ROWS: u64 = 5_000;
+/// How often a commit is tried that others overtake.
+const ATTEMPTS: usize = 20;
+
+impl Lane {
+    async fn fence(&self, shard: &OpenShard, fences: Vec<Fence>, time: Duration) -> Result<(), Halt> {
+        Ok(shard.set_fences_as(&self.stream, self.driver, fences, time).await?)
+    }
+
+    /// Sets the fences of what moves, and says that there are strangers.
+    async fn fence_units(
+        &self,
+        shard: &OpenShard,
+        version: RoutingVersion,
+        mode: FenceMode,
+        time: Duration,
+    ) -> Result<(), Halt> {
+        let mut fences = self.fences(shard, version, mode).await?;
+        if let Some(strangers) = self.strangers(version, FenceMode::Closed) {
+            self.database.note_strangers(shard.id(), self.units.group().expect("strangers are of a group"));
+            fences.push(strangers);
+        }
+        self.fence(shard, fences, time).await
+    }
+}
+
+/// Makes the taker ready, and begins to capture.
+pub(super) async fn prepare(lane: &Lane, plan: &Plan) -> Result<Event, Halt> {
+    lane.database.check_schema_of(&lane.taker).await?;
+    let (giver, taker) = (lane.giver().await?, lane.taker().await?);
+    let policy = lane.database.routing.refresh().await?;
+    {
+        let _one_at_a_time = lane.database.moves.strangers.lock().await;
+        lane.fence_units(&taker, policy.version(), FenceMode::Closed, FENCE_TIME).await?;
+    }
+    clean::discard(lane, &taker).await?;
+    mirror::watch(lane, &giver, &taker).await?;
+    let tables = isles_kernel::moves::tables_of(&plan.units, &lane.database.schema(), &policy);
+    Ok(Event::Prepared { tables })
+}
+
+/// Captures what the taker will write, so that it can be mirrored back. It serves nothing of what moves yet.
+pub(super) async fn watch_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
+    if plan.direction == Direction::Back {
+        return Ok(());
+    }
+    let (giver, taker) = (lane.giver().await?, lane.taker().await?);
+    mirror::watch(lane, &taker, &giver).await
+}
+
+/// From here on writers wait.
+pub(super) async fn fence_giver(lane: &Lane, time: Duration) -> Result<(), Halt> {
+    let version = lane.policy().version();
+    let giver = lane.giver().await?;
+    lane.fence_units(&giver, version, FenceMode::ReadOnly, time).await
+}
+
+/// Compares what is little, and that both sides have the same tables.
+pub(super) async fn compare(lane: &Lane, plan: &Plan, mirror: &mut Mirror) -> Result<(), Halt> {
+    lane.database.check_schema_of(&lane.taker).await?;
+    let is_small = plan.direction == Direction::Forward && plan.backfill.total_rows_copied <= COMPARED_ROWS;
+    if !is_small || plan.options.waive_verification {
+        return Ok(());
+    }
+    let mut pair = Pair::take(lane, mirror).await?;
+    for name in plan.table_policies.keys() {
+        pair.compare_table(lane, name).await?;
+    }
+    Ok(())
+}
+
+impl Pair {
+    /// Whether a table has the same rows on both sides; only for those whose rows can be told in one scope.
+    async fn compare_table(&mut self, lane: &Lane, name: &str) -> Result<(), Halt> {
+        let table = self.table(name)?;
+        let copy::Reach::Scope(scope) = copy::reach(lane, &table) else { return Ok(()) };
+        let range = KeyRange::table(name).within(scope);
+        let (giver, taker) = self.both();
+        let (one, two) = (rows_of(giver, &range).await?, rows_of(taker, &range).await?);
+        match one == two {
+            true => Ok(()),
+            false => {
+                let message = format!("table \"{name}\" has other rows on {} than on {}", lane.taker, lane.giver);
+                Err(Halt::Later(SqlError::new("XX001", message)))
+            }
+        }
+    }
+}
+
+/// Changes the routing, and the plan with it: the point of no return.
+pub(super) async fn switch(lane: &Lane, stored: &Stored, lease: LeaseToken) -> Result<Stored, Halt> {
+    let catalog = lane.database.catalog().as_ref();
+    for _ in 0..ATTEMPTS {
+        let (record, policy) = lane.database.routing.read().await?;
+        let change = lane.units.rerouted(&lane.giver, &lane.taker, &policy);
+        let next = policy.apply(&change).map_err(|error| Halt::Never(SqlError::new("55000", error.to_string())))?;
+        let mut plan = stored.plan.clone();
+        let event = Event::Switched { version: next.version() };
+        plan.step(event, now(&lane.database)).map_err(|_| Halt::Changed)?;
+        let why = match plan.direction {
+            Direction::Forward => format!("Split {} cutover", plan.id),
+            Direction::Back => format!("Split {} rollback", plan.id),
+        };
+        let with = Transaction::new().once(CommitId::random(&*lane.database.env)).when(record.unchanged());
+        let with = routing::recorded(with, &policy, &next, &why, now(&lane.database))?;
+        match store::save(catalog, stored, plan, Some(lease), with).await {
+            Ok(saved) => {
+                lane.database.routing.store(std::sync::Arc::new(next));
+                return Ok(saved);
+            }
+            Err(Unsaved::Conflict) if is_unchanged(lane, stored).await? => {}
+            Err(Unsaved::Conflict) => return Err(Halt::Changed),
+            // Whether it happened is told by the plan, which is read again.
+            Err(Unsaved::Unknown(_)) => return Err(Halt::Changed),
+            Err(Unsaved::Error(error)) => return Err(Halt::Later(error)),
+        }
+    }
+    Err(Halt::Later(SqlError::new("40001", "the routing keeps changing")))
+}
+
+/// Whether a conflict was about the routing and not about the plan.
+async fn is_unchanged(lane: &Lane, stored: &Stored) -> Result<bool, Halt> {
+    let known = lane.database.catalog().get(&stored.record.key).await.map_err(catalog_error)?.value;
+    Ok(known.is_some_and(|record| record.revision == stored.record.revision))
+}
+
+/// The version of the switch that a plan is settling.
+fn switched(plan: &Plan) -> Result<RoutingVersion, Halt> {
+    let version = match plan.direction {
+        Direction::Forward => plan.routing_version_cutover,
+        Direction::Back => plan.rollback_version,
+    };
+    version.ok_or_else(|| Halt::Never(SqlError::new("XX000", "a plan that has been switched has no version")))
+}
+
+/// The giver refuses everything.
+pub(super) async fn close_giver(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
+    let giver = lane.giver().await?;
+    lane.fence_units(&giver, switched(plan)?, FenceMode::Closed, FENCE_TIME).await
+}
+
+/// The taker serves, and whoever waited goes on.
+pub(super) async fn open_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
+    let taker = lane.taker().await?;
+    lane.fence_units(&taker, switched(plan)?, FenceMode::Open, FENCE_TIME).await?;
+    lane.database.routing.wake();
+    Ok(())
+}
+
+/// The giver serves again, as if nothing had been tried.
+pub(super) async fn reopen_giver(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
+    let version = lane.database.routing.refresh().await?.version();
+    let giver = lane.giver().await?;
+    lane.fence_units(&giver, version, FenceMode::Open, FENCE_TIME).await?;
+    lane.database.routing.wake();
+    if plan.direction == Direction::Forward {
+        // Capture on the taker is for the way back, and there is none.
+        lane.taker().await?.remove_consumer(&lane.stream).await?;
+    }
+    Ok(())
+}

@@ -69,6 +69,11 @@ pub enum ShardError {
     #[error("the change log begins after position {trimmed}; this reader must start over")]
     Trimmed { trimmed: u64 },
 
+    /// Somebody else drives the stream now, or it is not there any more. Nothing happened, and trying again does not help:
+    /// whoever sent it has lost its lease, and should stop.
+    #[error("another driver has taken the stream over")]
+    Superseded,
+
     /// The caller misuses the shard: an argument out of bounds, a step out of order.
     #[error("{0}")]
     Invalid(String),
@@ -112,7 +117,7 @@ impl ShardError {
                 SqlError::new("57P03", message).with_hint("check the disk, then reopen the shard")
             }
             ShardError::Corrupt(_) => SqlError::new("XX001", message).with_hint("restore the shard from a backup"),
-            ShardError::Trimmed { .. } => SqlError::new("55000", message),
+            ShardError::Trimmed { .. } | ShardError::Superseded => SqlError::new("55000", message),
             ShardError::Invalid(_) => SqlError::new("22023", message),
         }
     }

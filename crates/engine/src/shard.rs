@@ -14,6 +14,7 @@
 //!   * I-29      the log has exactly the committed changes, in an order that respects every dependency
 //!   * I-30      a reader of the log never skips a change
 //!   * I-44      a shard that is one tenant's refuses every other, in the request's own transaction
+//!   * I-13      a stream has one driver; what an earlier one sends is refused, in the batch's own transaction
 
 use crate::binding::Binding;
 use crate::error::{Result, ShardError};
@@ -43,6 +44,8 @@ pub const EVENT_ROWS: RangeInclusive<usize> = 1..=2_000;
 pub const MAX_PAGE_ROWS: usize = 10_000;
 /// Rows or changes of one apply; it is one transaction and holds the writer.
 pub const MAX_APPLY_ROWS: usize = 10_000;
+/// Versions of rows that a stream forgets at once: a few milliseconds of the writer.
+pub(crate) const FORGET_ROWS: usize = 2_000;
 /// Parameters of a statement, the same on both engines (SQLite's own limit is 32,766, PostgreSQL's 65,535).
 pub const MAX_PARAMETERS: usize = 32_766;
 /// Bytes of a statement's text.
@@ -447,15 +450,36 @@ pub struct Incoming {
     pub row: Option<Row>,
 }
 
+/// Tells those who drive a stream apart, one after the other: a later one has a larger token. A process that was frozen
+/// and comes back late still believes that the stream is its own; the shard knows better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverToken(pub u64);
+
+impl DriverToken {
+    /// As it is stored.
+    pub(crate) fn stored(self) -> Result<i64> {
+        i64::try_from(self.0).map_err(|_| ShardError::invalid("a driver's token is below 2^63"))
+    }
+}
+
 /// Rows to apply, in one transaction with the position they bring the stream to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub stream: StreamId,
+    /// Who brings them. The stream must be open with this very token, or nothing is applied; none: nobody asks.
+    pub driver: Option<DriverToken>,
     pub rows: Vec<Incoming>,
     /// Where the stream stands after this batch: a position in the source's log, and a copy's cursor in the caller's
     /// own encoding. A position that is behind the stored one leaves it.
     pub position: Option<Seq>,
     pub cursor: Option<Vec<u8>>,
+}
+
+impl Batch {
+    /// Rows that nobody in particular brings, and that leave the stream where it stands.
+    pub fn new(stream: &StreamId, rows: Vec<Incoming>) -> Batch {
+        Batch { stream: stream.clone(), driver: None, rows, position: None, cursor: None }
+    }
 }
 
 /// Where a stream of applied rows stands.
@@ -531,8 +555,13 @@ pub trait Shard: Send + Sync {
     /// is not captured: it is not this shard's own change, and capturing it would echo it back.
     async fn apply(&self, batch: Batch) -> Result<Applied>;
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState>;
-    /// Forgets a stream: its position, and the versions and tombstones of its rows.
-    async fn forget_stream(&self, stream: &StreamId) -> Result<()>;
+    /// Opens a stream, which is made if it is not there, and gives it to a driver. Whoever had it before is superseded:
+    /// when this returns, no batch of theirs is still running. A token never falls.
+    async fn open_stream(&self, stream: &StreamId, driver: DriverToken) -> Result<StreamState>;
+    /// Forgets a stream: the versions and tombstones of its rows, and then its position and its driver. It goes in
+    /// chunks, so that others write in between; one that was cut short is repeated. A stream that is not there has been
+    /// forgotten.
+    async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()>;
 
     /// Reads a page of rows as they are now; an operator's way to take rows out. 200 rows when not said.
     async fn export(&self, range: &KeyRange, rows: Option<usize>) -> Result<Page> {

@@ -354,7 +354,7 @@ async fn values_at_the_edges_of_every_type_come_back_the_same() {
         .expect("the table is made");
     let incoming =
         page.rows.iter().map(|row| incoming("edges", Unit::Shared, row.values[0].clone(), 1, Some(row.values.clone())));
-    let batch = Batch { stream: reader.clone(), rows: incoming.collect(), position: None, cursor: None };
+    let batch = Batch::new(&reader, incoming.collect());
     assert_eq!(other.apply(batch).await.expect("it applies").written, expected.len() as u64);
     let mut copy = other.snapshot().await.expect("a snapshot");
     let range = KeyRange::table("edges");
@@ -1067,7 +1067,7 @@ fn note(tenant: Option<&str>, id: i64, seq: u64, parent: Option<i64>, body: Opti
 }
 
 fn batch(rows: Vec<Incoming>) -> Batch {
-    Batch { stream: stream("move"), rows, position: None, cursor: None }
+    Batch::new(&stream("move"), rows)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -1103,7 +1103,7 @@ async fn applying_in_any_order_ends_in_the_same_rows_and_is_not_captured() {
     let null = KeyRange::table("notes").within(Scope::Tenants(vec![None]));
     assert_eq!(snapshot.page(&null, 10).await.expect("a page").rows.len(), 1);
     assert_eq!(shard.changes(from, 10).await.expect("a page").changes, vec![], "nothing of it is captured");
-    shard.forget_stream(&stream("move")).await.expect("forgotten");
+    shard.forget_stream(&stream("move"), None).await.expect("forgotten");
     let after = shard.apply(batch(vec![note(Some("a"), 3, 8, None, Some("late"))])).await.expect("it applies");
     assert_eq!(after.written, 1, "the tombstone went with its stream");
     // Bug H8: a row of another unit is not replaced.
@@ -1400,7 +1400,7 @@ async fn the_older_of_two_rows_that_collide_gives_way() {
     for round in 0..24 {
         let name = stream(&format!("round{round}"));
         for row in &history {
-            let one = Batch { stream: name.clone(), rows: vec![row.clone()], position: None, cursor: None };
+            let one = Batch::new(&name, vec![row.clone()]);
             shard.apply(one).await.unwrap_or_else(|error| panic!("{history:#?}: {error}"));
         }
         let mut snapshot = shard.snapshot().await.expect("a snapshot");
@@ -1409,7 +1409,7 @@ async fn the_older_of_two_rows_that_collide_gives_way() {
             page.rows.iter().map(|row| (int(&row.values[0]), row.values[2].clone())).collect();
         assert_eq!(rows, vec![(1, Value::text("y")), (3, Value::text("x"))], "{history:#?}");
         drop(snapshot);
-        shard.forget_stream(&name).await.expect("forgotten");
+        shard.forget_stream(&name, None).await.expect("forgotten");
         assert_eq!(run_as(&shard, Some("a"), "DELETE FROM notes").await, 2);
         turn = turn * 31 % 1_009;
         let (a, b) = (turn % 6, turn / 6 % 6);

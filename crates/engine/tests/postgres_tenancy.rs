@@ -558,7 +558,7 @@ async fn applies(shard: &PostgresShard) {
         row: Some(vec![Value::Int(id), Value::text(format!("{id} applied"))]),
     };
     let rows = vec![note(Some("a"), 2, 1), note(None, 5, 2), note(Some("new"), 5, 3)];
-    let batch = Batch { stream: StreamId::new("s").expect("valid"), rows, position: None, cursor: None };
+    let batch = Batch::new(&StreamId::new("s").expect("valid"), rows);
     assert_eq!(shard.apply(batch).await.expect("rows are applied").written, 3);
     let seen = read(shard, &acting(Some("new")), "SELECT body FROM notes").await;
     assert_eq!(seen, texts(&["5 applied".into()]));
@@ -600,6 +600,7 @@ const BEFORE: &str = "
     ALTER FUNCTION _isles.capture() SECURITY INVOKER;
     DROP FUNCTION _isles.verify();
     ALTER TABLE _isles.meta DROP COLUMN bound;
+    ALTER TABLE _isles.stream DROP COLUMN driver;
     UPDATE _isles.meta SET format = 2";
 
 /// I-44: a shard that was set up before there was this fence has it once it is opened.

@@ -3,10 +3,13 @@
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{ActsFor, Begin, ImportMode, KeyRange, Request, Shard, Statement, StoredRow};
+use isles_engine::shard::{
+    ActsFor, Batch, Begin, DriverToken, ImportMode, Incoming, KeyRange, Request, RowVersion, Shard, Statement,
+    StoredRow, StreamState,
+};
 use isles_engine::sqlite::fleet::Fleet;
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
-use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, ShardId, StreamId, TenantId};
+use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value};
 use std::os::unix::fs::FileExt;
@@ -160,9 +163,58 @@ async fn a_newer_format_is_refused() {
     let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
-    raw.pragma_update(None, "user_version", 5).expect("newer");
+    raw.pragma_update(None, "user_version", 6).expect("newer");
     drop(raw);
-    check_message(&refused(&path).await, &["has format 5", "knows 4"]);
+    check_message(&refused(&path).await, &["has format 6", "knows 5"]);
+}
+
+/// Before the fifth format streams had no driver.
+const NO_DRIVERS: &str = "ALTER TABLE _isles_stream DROP COLUMN driver;";
+
+/// I-13: streams of a file of the fourth format are there, nobody drives them, and they can be opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_the_fourth_format_can_be_driven() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let shard = with_notes(&path).await;
+    let move_1 = StreamId::new("move-1").expect("valid");
+    let at = Batch { position: Some(Seq(7)), cursor: Some(vec![7]), ..Batch::new(&move_1, vec![]) };
+    shard.apply(at).await.expect("applies");
+    shard.close().await.expect("closes");
+    let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
+    raw.execute_batch(&format!("{NO_DRIVERS} PRAGMA user_version = 4;")).expect("as the fourth format was");
+    drop(raw);
+    for token in [1, 2] {
+        let shard = open(&path).await.expect("it is upgraded, and the second time it is what it should be");
+        let driven = |token| Batch { driver: Some(DriverToken(token)), ..Batch::new(&move_1, vec![]) };
+        assert_eq!(shard.apply(driven(token)).await, Err(ShardError::Superseded));
+        let state = shard.open_stream(&move_1, DriverToken(token)).await.expect("opens");
+        assert_eq!(state, StreamState { position: Seq(7), cursor: Some(vec![7]) });
+        shard.apply(driven(token)).await.expect("applies");
+        shard.close().await.expect("closes");
+    }
+}
+
+/// A stream's versions go in several transactions, so that others write in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_stream_is_forgotten_in_chunks() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let row = |id: i64| Incoming {
+        table: "notes".into(),
+        unit: Unit::Shared,
+        key: vec![Value::Int(id)],
+        version: RowVersion { epoch: RoutingVersion(1), seq: Seq(1) },
+        row: None,
+    };
+    let long = StreamId::new("long").expect("valid");
+    shard.apply(Batch::new(&long, (0..10_000).map(row).collect())).await.expect("applies");
+    let before = shard.stats().await.expect("stats").commits;
+    shard.forget_stream(&long, None).await.expect("forgotten");
+    let commits = shard.stats().await.expect("stats").commits - before;
+    assert!(commits >= 5, "10,000 versions went in {commits} commits");
 }
 
 /// I-44: a file of the second format, whose tenant tables had no views, gets them.
@@ -183,7 +235,7 @@ async fn tenant_tables_of_the_second_format_are_fenced() {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let raw = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
     let old = "DROP VIEW \"_isles_tenant.notes\"; PRAGMA user_version = 2;";
-    raw.execute_batch(old).expect("as the second format was");
+    raw.execute_batch(&format!("{NO_DRIVERS} {old}")).expect("as the second format was");
     drop(raw);
     for _ in 0..2 {
         let shard = open(&path).await.expect("it is upgraded");
@@ -207,7 +259,8 @@ async fn a_file_of_the_first_format_is_upgraded() {
     let vfs = isles_engine::sqlite::vfs::checksum::register(None).expect("registered");
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let raw = || rusqlite::Connection::open_with_flags_and_vfs(&path, flags, vfs.as_str()).expect("open");
-    raw().execute_batch("DROP TABLE _isles_pledge; PRAGMA user_version = 1;").expect("as the first format was");
+    let old = format!("{NO_DRIVERS} DROP TABLE _isles_pledge; PRAGMA user_version = 1;");
+    raw().execute_batch(&old).expect("as the first format was");
     for _ in 0..2 {
         let shard = open(&path).await.expect("it is upgraded, and the second time it is what it should be");
         assert_eq!(count(&shard).await, Ok(1));
@@ -215,7 +268,7 @@ async fn a_file_of_the_first_format_is_upgraded() {
     }
     let format: i64 = raw().pragma_query_value(None, "user_version", |row| row.get(0)).expect("a number");
     let pledges: i64 = raw().query_row("SELECT count(*) FROM _isles_pledge", [], |row| row.get(0)).expect("the table");
-    assert_eq!((format, pledges), (4, 0));
+    assert_eq!((format, pledges), (5, 0));
     // And a pledge can be made and kept.
     let shard = open(&path).await.expect("opens");
     let begin = Begin::new(Claim::default(), Access::Write);

@@ -18,6 +18,7 @@
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::pool::Conn;
+use super::stream;
 use super::tenancy::OWN;
 use super::unique;
 use super::value::{Param, declared};
@@ -38,7 +39,7 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     }
     batch.rows.iter().try_for_each(|row| check_incoming(schema.table(&row.table)?, row))?;
     begin_foreign(conn).await?;
-    lock_stream(conn, batch).await?;
+    stream::take_turn(conn, batch).await?;
     let newest = newest_of(schema, batch)?;
     let fresh = raise_versions(conn, batch, &newest).await?;
     let mut applied = Applied::default();
@@ -66,18 +67,6 @@ async fn begin_foreign(conn: &Conn) -> Result<()> {
         )),
         other => other,
     }
-}
-
-/// Batches of one stream take turns, and move its position, which never falls.
-async fn lock_stream(conn: &Conn, batch: &Batch) -> Result<()> {
-    let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2::bigint, 0), $3) \
-                ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
-                cursor = coalesce(excluded.cursor, s.cursor)";
-    let position = match batch.position {
-        Some(seq) => Some(i64::try_from(seq.0).map_err(|_| ShardError::invalid("a position is below 2^63"))?),
-        None => None,
-    };
-    conn.rows(text, &[&batch.stream.as_str(), &position, &batch.cursor]).await.map(drop)
 }
 
 /// The newest of a batch's rows with one key, and the units that older ones of them had.

@@ -18,6 +18,7 @@
 //!   * [`transaction`]  requests and interactive transactions
 //!   * [`snapshot`]     pages and digests of one moment
 //!   * [`usage`]        what tenants store, and how a tenant's rows go
+//!   * [`stream`]       how far rows of other shards have come, and who brings them
 //!   * [`apply`]        rows from elsewhere
 //!   * [`unique`]       rows that collide while they arrive out of order
 //!
@@ -44,6 +45,7 @@ mod schema;
 mod session;
 mod setup;
 mod snapshot;
+mod stream;
 mod tenancy;
 mod transaction;
 mod unique;
@@ -55,8 +57,8 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request, Shard,
-    ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
+    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request,
+    Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -243,24 +245,20 @@ impl Inner {
 
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
         let conn = self.control.lend().await?;
-        let rows =
-            conn.rows("SELECT position, cursor FROM _isles.stream WHERE stream = $1", &[&stream.as_str()]).await?;
+        let state = stream::state(&conn, stream).await?;
         conn.keep();
-        Ok(rows.first().map_or(StreamState::default(), |row| StreamState {
-            position: Seq(row.get::<_, i64>(0) as u64),
-            cursor: row.get(1),
-        }))
+        Ok(state)
     }
 
-    async fn forget_stream(&self, commit: &Commit, stream: &StreamId) -> Result<()> {
-        let conn = self.admin.lend().await?;
+    /// Forgets some of a stream; whether that was the end of it.
+    async fn forget_some(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<bool> {
+        let commit = Commit::default();
         let work = async {
-            conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
-            conn.rows("DELETE FROM _isles.stream WHERE stream = $1", &[&stream.as_str()]).await?;
-            conn.rows("DELETE FROM _isles.row_version WHERE stream = $1", &[&stream.as_str()]).await.map(drop)
+            let conn = self.admin.lend().await?;
+            let done = stream::forget_chunk(&conn, stream, driver).await;
+            commit.end(conn, done).await
         };
-        let done = work.await;
-        commit.end(conn, done).await
+        self.within_commit(OWN_LIMIT, &commit, work).await
     }
 
     /// Drops readers that keep too much of the log.
@@ -474,9 +472,19 @@ impl Shard for PostgresShard {
         self.inner.within(OWN_LIMIT, self.inner.stream_state(stream)).await
     }
 
-    async fn forget_stream(&self, stream: &StreamId) -> Result<()> {
+    async fn open_stream(&self, stream: &StreamId, driver: DriverToken) -> Result<StreamState> {
         let commit = Commit::default();
-        self.inner.within_commit(OWN_LIMIT, &commit, self.inner.forget_stream(&commit, stream)).await
+        let work = async {
+            let conn = self.inner.admin.lend().await?;
+            let done = stream::open(&conn, stream, driver).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()> {
+        while !self.inner.forget_some(stream, driver).await? {}
+        Ok(())
     }
 
     async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

@@ -5,7 +5,7 @@
 //!   * `schema`       every schema version that a log record may need, and where in the log it began
 //!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables
 //!   * `log`          the change log; `consumer`, its readers
-//!   * `stream`       where streams of applied rows stand; `row_version`, how new each applied row is
+//!   * `stream`       where streams of applied rows stand, and who drives them; `row_version`, how new each applied row is
 //!
 //! Functions pin the settings they depend on, so that nothing a client sets for its session reaches them; `relation`,
 //! which is put in its place as an expression, names its operators in full. A client's temporary tables come last in
@@ -22,7 +22,7 @@ use super::tenancy;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 4;
+const FORMAT: i32 = 5;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -125,6 +125,7 @@ CREATE TABLE IF NOT EXISTS _isles.stream (
     position bigint NOT NULL DEFAULT 0,
     cursor bytea
 );
+ALTER TABLE _isles.stream ADD COLUMN IF NOT EXISTS driver bigint;
 CREATE TABLE IF NOT EXISTS _isles.row_version (
     tab text COLLATE "C" NOT NULL,
     key bytea NOT NULL,

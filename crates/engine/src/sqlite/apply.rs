@@ -3,20 +3,18 @@
 //! Each applied row leaves its version: the routing version its owner wrote it under and its position in that
 //! owner's log. A row is written only if it is newer than what its version says, so copies and changes may come in
 //! any order and any number of times. A deleted row leaves its version, too, which keeps an older copy from bringing
-//! it back. The stream's position is stored in the same transaction.
+//! it back. The stream's driver is asked for, and its position stored, in the same transaction.
 //!
 //! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. Two
 //! rows may claim one unique value for a while, since the change by which one gave it up has not come yet. The older
 //! claim gives way: its row is not there until its own next change comes, which the source has made.
 
-use super::ddl;
 use super::raw::Db;
 use super::writer::Writer;
+use super::{ddl, stream};
 use crate::error::{Result, ShardError};
 use crate::rows::{check_incoming, check_row};
-use crate::shard::{
-    ActsFor, Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow, StreamState,
-};
+use crate::shard::{ActsFor, Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value, key_bytes};
@@ -118,12 +116,13 @@ fn physical(unit: &Unit, values: &[Value]) -> Vec<Value> {
 pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     let schema = writer.state.schema.clone();
     let db = writer.applier()?;
+    stream::check(db, &batch.stream, batch.driver)?;
     let mut tables = BTreeMap::new();
     let mut applied = Applied::default();
     for incoming in &batch.rows {
         apply_row(db, &batch.stream, table_writes(&mut tables, &schema, &incoming.table)?, incoming, &mut applied)?;
     }
-    store_stream(db, batch)?;
+    stream::store(db, batch)?;
     Ok(applied)
 }
 
@@ -237,33 +236,6 @@ fn store_version(db: &mut Db, stream: &StreamId, incoming: &Incoming, key: Vec<u
         Value::Int(incoming.version.seq.0 as i64),
     ];
     db.own(sql, &params, &[]).map(drop)
-}
-
-fn store_stream(db: &mut Db, batch: &Batch) -> Result<()> {
-    let sql = "INSERT INTO _isles_stream (stream, position, cursor) VALUES ($1, $2, $3)
-               ON CONFLICT DO UPDATE SET position = max(position, excluded.position),
-                                         cursor = coalesce(excluded.cursor, cursor)";
-    let position = batch.position.unwrap_or(Seq::ZERO).0 as i64;
-    let cursor = batch.cursor.clone().map_or(Value::Null, Value::Bytes);
-    db.own(sql, &[Value::text(batch.stream.as_str()), Value::Int(position), cursor], &[]).map(drop)
-}
-
-pub(super) fn stream_state(db: &mut Db, stream: &StreamId) -> Result<StreamState> {
-    let sql = "SELECT position, cursor FROM _isles_stream WHERE stream = $1";
-    let rows = db.own(sql, &[Value::text(stream.as_str())], &[DataType::Int8, DataType::Bytes])?;
-    Ok(match rows.into_iter().next().map(<[Value; 2]>::try_from) {
-        Some(Ok([Value::Int(position), cursor])) => {
-            let cursor = if let Value::Bytes(bytes) = cursor { Some(bytes) } else { None };
-            StreamState { position: Seq(position as u64), cursor }
-        }
-        _ => StreamState::default(),
-    })
-}
-
-pub(super) fn forget_stream(writer: &mut Writer, stream: &StreamId) -> Result<()> {
-    let stream = [Value::text(stream.as_str())];
-    writer.db.own("DELETE FROM _isles_stream WHERE stream = $1", &stream, &[])?;
-    writer.db.own("DELETE FROM _isles_row_version WHERE stream = $1", &stream, &[]).map(drop)
 }
 
 /// Writes a page of rows as any client would: captured, with triggers and foreign keys.

@@ -18,10 +18,13 @@ use std::sync::Arc;
 
 /// "ISLE" in the file's header.
 const APPLICATION_ID: i64 = 0x4953_4c45;
-const FORMAT: i64 = 4;
+const FORMAT: i64 = 5;
 
 /// Which pledges were kept. It came with format 2.
 const PLEDGES: &str = "CREATE TABLE _isles_pledge (id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;";
+
+/// Who drives a stream. It came with format 5: an older program would not ask.
+const DRIVERS: &str = "ALTER TABLE _isles_stream ADD COLUMN driver INTEGER;";
 
 /// Names in the meta table.
 pub(super) const SCHEMA: &str = "schema";
@@ -42,13 +45,13 @@ pub(super) fn prepare(db: &mut Db, path: &Path) -> Result<()> {
         (APPLICATION_ID, FORMAT, _) => Ok(()),
         (APPLICATION_ID, 1, _) => {
             let views = tenant_views(db)?;
-            change(db, &format!("{PLEDGES} {views}"))
+            change(db, &format!("{PLEDGES} {views} {DRIVERS}"))
         }
         (APPLICATION_ID, 2, _) => {
             let views = tenant_views(db)?;
-            change(db, &views)
+            change(db, &format!("{views} {DRIVERS}"))
         }
-        (APPLICATION_ID, 3, _) => change(db, ""),
+        (APPLICATION_ID, 3 | 4, _) => change(db, DRIVERS),
         (APPLICATION_ID, newer, _) => {
             Err(ShardError::Invalid(format!("{} has format {newer}, this program knows {FORMAT}", path.display())))
         }

@@ -21,6 +21,7 @@
 //!   * `schema`       changes of the schema, in place or by rebuilding a table
 //!   * `queue`        who writes next
 //!   * `reader`       the pool of readers
+//!   * `stream`       how far rows of other shards have come, and who brings them
 //!   * `apply`        rows that come from other shards
 //!   * `redo`         what a transaction did, so that it can be done again
 //!   * `pledge`       one shard's part of a commit over several
@@ -56,6 +57,7 @@ mod redo;
 mod schema;
 mod snapshot;
 pub mod stage;
+mod stream;
 mod tenancy;
 mod transaction;
 mod turns;
@@ -69,8 +71,8 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS, MAX_STATEMENTS,
-    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
+    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS,
+    MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -439,12 +441,16 @@ impl Shard for SqliteShard {
 
     async fn stream_state(&self, stream: &StreamId) -> Result<StreamState> {
         let stream = stream.clone();
-        reader::with_reader(&self.shared, OWN_WRITE_TIME, move |db| apply::stream_state(db, &stream)).await
+        reader::with_reader(&self.shared, OWN_WRITE_TIME, move |db| stream::state(db, &stream)).await
     }
 
-    async fn forget_stream(&self, stream: &StreamId) -> Result<()> {
+    async fn open_stream(&self, stream: &StreamId, driver: DriverToken) -> Result<StreamState> {
         let stream = stream.clone();
-        self.write(OWN_WRITE_TIME, move |writer| apply::forget_stream(writer, &stream)).await
+        self.write(OWN_WRITE_TIME, move |writer| stream::open(&mut writer.db, &stream, driver)).await
+    }
+
+    async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()> {
+        stream::forget(self, stream, driver).await
     }
 
     async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

@@ -256,7 +256,7 @@ pub(crate) async fn a_forgotten_stream_leaves_its_rows_and_nothing_else(world: W
     let at = |name, seq| Batch { position: Some(Seq(seq)), ..batch(name, vec![]) };
     db.apply(Batch { rows: vec![put(1, "a", 50), gone(2, 50)], ..at(&old, 50) }).await.unwrap();
     db.apply(Batch { rows: vec![put(3, "c", 50), gone(4, 50)], ..at(&other, 60) }).await.unwrap();
-    db.forget_stream(&old).await.unwrap();
+    db.forget_stream(&old, None).await.unwrap();
     assert_eq!(db.stream_state(&old).await.unwrap(), StreamState::default());
     assert_eq!(db.stream_state(&other).await.unwrap().position, Seq(60));
     assert_eq!(db.rows("users").await, vec![user_row(1, "a", 50), user_row(3, "c", 50)]);

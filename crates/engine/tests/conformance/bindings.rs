@@ -132,7 +132,7 @@ pub(crate) async fn rows_of_another_tenant_are_not_applied_or_imported(world: Wo
             version: RowVersion { epoch: RoutingVersion(1), seq: Seq(1) },
             row: Some(values![1, "x"]),
         };
-        let batch = Batch { stream: stream("move"), rows: vec![incoming], position: None, cursor: None };
+        let batch = Batch::new(&stream("move"), vec![incoming]);
         check_refusal(db.apply(batch).await);
     }
     let own = StoredRow { unit: Unit::Tenant(tenant("acme")), values: values![1, "x"] };

@@ -37,7 +37,7 @@ pub(crate) fn tailed(change: &Change) -> Incoming {
 }
 
 pub(crate) fn batch(stream: &StreamId, rows: Vec<Incoming>) -> Batch {
-    Batch { stream: stream.clone(), rows, position: None, cursor: None }
+    Batch::new(stream, rows)
 }
 
 /// Copies a table of a snapshot into another shard, in pages of random sizes.

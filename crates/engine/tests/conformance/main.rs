@@ -35,6 +35,7 @@ mod limits;
 mod reopening;
 mod schemas;
 mod snapshots;
+mod streams;
 mod tenants;
 mod transactions;
 mod usages;
@@ -217,6 +218,14 @@ on_both_engines! {
         a_forgotten_stream_leaves_its_rows_and_nothing_else,
         keys_equal_by_value_are_one_row,
         two_appliers_of_one_stream_do_no_harm,
+    }
+    streams {
+        an_earlier_driver_changes_nothing,
+        a_stream_is_driven_once_it_is_open,
+        drivers_of_two_streams_do_not_meet,
+        no_batch_of_an_earlier_driver_outlives_the_opening,
+        a_streams_driver_survives_reopening,
+        a_long_stream_is_forgotten_whole,
     }
     imports {
         an_export_is_read_page_by_page_and_imported_elsewhere,

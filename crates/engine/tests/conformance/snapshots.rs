@@ -327,7 +327,7 @@ pub(crate) async fn a_copy_that_is_run_again_copies_what_changed_since(world: Wo
     source.listen().await;
     let mut rng = Rng::new(7);
     copy(&mut *source.snapshot().await.unwrap(), &users(), &target, &stream("run-1"), &mut rng).await;
-    target.forget_stream(&stream("run-1")).await.unwrap();
+    target.forget_stream(&stream("run-1"), None).await.unwrap();
     source.must("UPDATE users SET n = 999 WHERE id = 1", vec![]).await;
     copy(&mut *source.snapshot().await.unwrap(), &users(), &target, &stream("run-2"), &mut rng).await;
     check_equal(&source, &target, "users").await;

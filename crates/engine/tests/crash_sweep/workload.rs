@@ -599,12 +599,9 @@ impl Life {
             let gone = seq as i64 - 2;
             rows.insert(put.0, put.1.clone());
             rows.remove(&gone);
-            let batch = Batch {
-                stream: source(),
-                rows: vec![incoming(seq, put.0, Some(put.1)), incoming(seq, gone.max(0), None)],
-                position: Some(state.position),
-                cursor: state.cursor.clone(),
-            };
+            let changes = vec![incoming(seq, put.0, Some(put.1)), incoming(seq, gone.max(0), None)];
+            let cursor = state.cursor.clone();
+            let batch = Batch { position: Some(state.position), cursor, ..Batch::new(&source(), changes) };
             if !self.step(|story| &mut story.applied, (state, rows), shard.apply(batch)).await {
                 return;
             }

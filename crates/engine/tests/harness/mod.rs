@@ -237,6 +237,7 @@ pub(crate) fn error_name(error: &ShardError) -> &'static str {
         ShardError::Stopped(_) => "stopped",
         ShardError::Corrupt(_) => "corrupt",
         ShardError::Trimmed { .. } => "trimmed",
+        ShardError::Superseded => "superseded",
         ShardError::Invalid(_) => "invalid",
     }
 }

@@ -328,7 +328,7 @@ async fn copy(
             version,
             row: Some(row.values),
         });
-        let batch = Batch { stream: stream.clone(), rows: rows.collect(), position: None, cursor: None };
+        let batch = Batch::new(stream, rows.collect());
         copied += target.apply(batch).await.map_err(failed)?.written;
         match page.next {
             Some(next) => range.after = Some(next),
@@ -360,7 +360,7 @@ async fn tail(
                 row: change.after,
             })
             .collect();
-        let batch = Batch { stream: stream.clone(), rows, position: Some(page.through), cursor: None };
+        let batch = Batch { position: Some(page.through), ..Batch::new(stream, rows) };
         let applied = target.apply(batch).await.map_err(failed)?;
         tailed += applied.written + applied.deleted;
         at = page.through;
@@ -386,5 +386,5 @@ async fn fence(
 async fn clean_up(source: &SqliteShard, target: &SqliteShard, stream: &StreamId) -> Result<(), Failure> {
     source.purge("notes", &Some(tenant(MOVING)?), None).await.map_err(failed)?;
     source.remove_consumer(stream).await.map_err(failed)?;
-    target.forget_stream(stream).await.map_err(failed)
+    target.forget_stream(stream, None).await.map_err(failed)
 }

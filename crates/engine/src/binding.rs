@@ -35,7 +35,7 @@ impl Binding {
     pub fn check(&self, acts_for: &ActsFor, units: &[Claimed]) -> Result<()> {
         let claimed = units.iter().filter_map(|unit| match unit {
             Claimed::Tenant(tenant, ..) => Some(tenant),
-            Claimed::Bucket(..) | Claimed::Buckets(..) | Claimed::Shared => None,
+            Claimed::Bucket(..) | Claimed::Buckets(..) | Claimed::OwnBuckets(..) | Claimed::Shared => None,
         });
         let acting = match acts_for {
             ActsFor::Nobody => None,

@@ -6,7 +6,7 @@
 //! *May have happened* is a variant of its own: whoever retries it as if nothing had happened doubles a write.
 
 pub use isles_kernel::error::SqlError;
-use isles_kernel::names::RoutingVersion;
+use isles_kernel::names::{GroupName, RoutingVersion};
 use isles_kernel::schema::{SchemaError, Unit};
 
 pub type Result<T> = std::result::Result<T, ShardError>;
@@ -18,6 +18,11 @@ pub enum ShardError {
     /// routing to at least `needed` and go where it says; a unit that is closed for a moment stays here.
     #[error("{unit} is not served here at routing version {claimed}, version {needed} is needed")]
     Moved { unit: Unit, claimed: RoutingVersion, needed: RoutingVersion },
+
+    /// The shard may have rows of the group that it does not own, and the request would take them for its own. Nothing
+    /// happened. Keep the statements to the buckets that are claimed, and send them again.
+    #[error("rows of group {group} are being moved here or away")]
+    Strangers { group: GroupName },
 
     /// The statement is wrong or breaks a constraint. Its transaction is over; nothing of it happened.
     #[error("{0}")]
@@ -105,7 +110,9 @@ impl ShardError {
             ShardError::Statement(error) => error.clone(),
             ShardError::OtherTenant => SqlError::new("XX000", message),
             ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction").of_move(),
-            ShardError::Conflict(_) => SqlError::new("40001", message).with_hint("retry the transaction"),
+            ShardError::Strangers { .. } | ShardError::Conflict(_) => {
+                SqlError::new("40001", message).with_hint("retry the transaction")
+            }
             ShardError::Cancelled | ShardError::TimedOut => SqlError::new("57014", message),
             ShardError::Limit { .. } => SqlError::new("54000", message),
             ShardError::Unavailable(_) => SqlError::new("08006", message),

@@ -6,8 +6,13 @@
 //!
 //! What no fence speaks of, the shard does not serve. A new shard serves nothing until it has been told to.
 //!
+//! While buckets move, a shard's tables also hold rows of buckets that it does not own yet, or not any more: strangers.
+//! A fence around a whole group ([`FenceScope::Whole`]) says whether there may be any. Where it is closed, statements are
+//! served that keep to the buckets that they claim; those that would take whatever is there are refused.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-7   at most one shard accepts writes for a unit, and the refusal is the shard's
+//!   * I-11  where strangers may be, no statement takes whatever is there
 //!   * a fence's version never falls
 
 use crate::error::{Result, ShardError};
@@ -37,6 +42,10 @@ pub enum FenceScope {
     Tenant(Option<TenantId>),
     /// Reference and global tables.
     Shared,
+    /// Statements that take whatever the shard has of a group. Closed: the shard may have strangers of it, and they are
+    /// refused. Open, or without this fence, they are served. It is never read only, since strangers disturb reads as much
+    /// as writes; and its version orders its changes alone, and is asked of nobody.
+    Whole { group: GroupName },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +61,8 @@ pub enum Claimed {
     Bucket(GroupName, BucketId),
     /// Buckets `first..=last`, for a statement that reads or writes whatever the shard has of a group.
     Buckets(GroupName, BucketId, BucketId),
+    /// Buckets `first..=last`, for a statement that leaves the group's other buckets alone by itself, strangers or not.
+    OwnBuckets(GroupName, BucketId, BucketId),
     /// A tenant, and the bucket it hashes to, which counts unless the tenant is pinned.
     Tenant(Option<TenantId>, GroupName, BucketId),
     Shared,
@@ -60,7 +71,9 @@ pub enum Claimed {
 impl Claimed {
     pub fn unit(&self) -> Unit {
         match self {
-            Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => Unit::Bucket(group.clone(), *bucket),
+            Claimed::Bucket(group, bucket)
+            | Claimed::Buckets(group, bucket, _)
+            | Claimed::OwnBuckets(group, bucket, _) => Unit::Bucket(group.clone(), *bucket),
             Claimed::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
             Claimed::Shared => Unit::Shared,
         }
@@ -97,6 +110,7 @@ pub struct FenceTable {
     buckets: BTreeMap<GroupName, Vec<Run>>,
     tenants: BTreeMap<Option<TenantId>, (RoutingVersion, FenceMode)>,
     shared: Option<(RoutingVersion, FenceMode)>,
+    whole: BTreeMap<GroupName, (RoutingVersion, FenceMode)>,
 }
 
 impl FenceTable {
@@ -125,7 +139,12 @@ impl FenceTable {
             mode: *mode,
         });
         let shared = self.shared.map(|(version, mode)| Fence { scope: FenceScope::Shared, version, mode });
-        runs.chain(tenants).chain(shared).collect()
+        let whole = self.whole.iter().map(|(group, (version, mode))| Fence {
+            scope: FenceScope::Whole { group: group.clone() },
+            version: *version,
+            mode: *mode,
+        });
+        runs.chain(tenants).chain(shared).chain(whole).collect()
     }
 
     /// Sets one fence. A version that falls is refused: it would let a late router in.
@@ -143,6 +162,14 @@ impl FenceTable {
             FenceScope::Shared => {
                 check_rise(self.shared.map(|old| old.0), version)?;
                 self.shared = Some((version, mode));
+                Ok(())
+            }
+            FenceScope::Whole { .. } if mode == FenceMode::ReadOnly => {
+                Err(ShardError::invalid("a fence around a whole group is open or closed"))
+            }
+            FenceScope::Whole { group } => {
+                check_rise(self.whole.get(group).map(|old| old.0), version)?;
+                self.whole.insert(group.clone(), (version, mode));
                 Ok(())
             }
         }
@@ -165,6 +192,7 @@ impl FenceTable {
             }
             FenceScope::Tenant(tenant) => self.tenants.contains_key(tenant),
             FenceScope::Shared => self.shared.is_some(),
+            FenceScope::Whole { group } => self.whole.contains_key(group),
         }
     }
 
@@ -190,13 +218,36 @@ impl FenceTable {
     fn check_one(&self, claimed: RoutingVersion, unit: &Claimed, access: Access) -> Result<()> {
         let fence = match unit {
             Claimed::Bucket(group, bucket) => self.bucket(group, *bucket),
-            Claimed::Buckets(group, first, last) => return self.check_range(claimed, group, *first, *last, access),
+            Claimed::Buckets(group, first, last) => {
+                self.check_range(claimed, group, *first, *last, access)?;
+                return self.check_whole(unit);
+            }
+            Claimed::OwnBuckets(group, first, last) => return self.check_range(claimed, group, *first, *last, access),
             Claimed::Tenant(tenant, group, bucket) => {
                 self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket))
             }
             Claimed::Shared => self.shared,
         };
         allow(fence, claimed, access).map_err(|needed| ShardError::Moved { unit: unit.unit(), claimed, needed })
+    }
+
+    /// Whether a request may take whatever is there, if it does.
+    ///
+    /// Who reads from a snapshot also asks this of the fences from before it: strangers that have gone since are in it.
+    pub(crate) fn check_strangers(&self, claim: &Claim) -> Result<()> {
+        if self.whole.is_empty() {
+            return Ok(());
+        }
+        claim.units.iter().try_for_each(|unit| self.check_whole(unit))
+    }
+
+    fn check_whole(&self, unit: &Claimed) -> Result<()> {
+        match unit {
+            Claimed::Buckets(group, ..) if matches!(self.whole.get(group), Some((_, FenceMode::Closed))) => {
+                Err(ShardError::Strangers { group: group.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As checking each bucket, by runs.
@@ -329,6 +380,36 @@ mod tests {
         assert!(table.check(&claim(None), Access::Write).is_ok());
     }
 
+    /// I-11
+    #[test]
+    fn where_strangers_are_a_claim_must_keep_to_its_buckets() {
+        let whole = |version, mode| {
+            let scope = FenceScope::Whole { group: group() };
+            Fence { scope, version: RoutingVersion(version), mode }
+        };
+        let mut table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
+        let check = |table: &FenceTable, unit: Claimed, access| {
+            table.check(&Claim { version: RoutingVersion(3), units: vec![unit] }, access)
+        };
+        let range = |make: fn(GroupName, BucketId, BucketId) -> Claimed| make(group(), BucketId(2), BucketId(5));
+        let strangers = || Err(ShardError::Strangers { group: group() });
+        for (version, mode, refused) in [(1, FenceMode::Closed, true), (1, FenceMode::Open, false)] {
+            table.set(&whole(version, mode)).expect("valid");
+            for access in [Access::Read, Access::Write] {
+                let expected = if refused { strangers() } else { Ok(()) };
+                assert_eq!(check(&table, range(Claimed::Buckets), access), expected);
+                assert_eq!(check(&table, range(Claimed::OwnBuckets), access), Ok(()));
+                assert_eq!(check(&table, Claimed::Bucket(group(), BucketId(2)), access), Ok(()));
+            }
+            assert_eq!(FenceTable::from_fences(table.fences()).expect("valid"), table);
+        }
+        assert!(table.set(&whole(0, FenceMode::Closed)).is_err(), "its version does not fall");
+        assert!(table.set(&whole(9, FenceMode::ReadOnly)).is_err());
+        table.set(&whole(9, FenceMode::Closed)).expect("valid");
+        let beyond = Claimed::Buckets(group(), BucketId(5), BucketId(9));
+        assert!(matches!(check(&table, beyond, Access::Read), Err(ShardError::Moved { .. })), "first, where it is");
+    }
+
     #[test]
     fn a_version_never_falls() {
         let mut table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
@@ -358,8 +439,11 @@ mod tests {
                 let version = RoutingVersion(15);
                 let each = (first..=last).map(|bucket| Claimed::Bucket(group(), BucketId(bucket))).collect();
                 let range = vec![Claimed::Buckets(group(), BucketId(first), BucketId(last))];
-                let [each, range] = [each, range].map(|units| table.check(&Claim { version, units }, Access::Write));
-                prop_assert_eq!(each, range);
+                let own = vec![Claimed::OwnBuckets(group(), BucketId(first), BucketId(last))];
+                let [each, range, own] =
+                    [each, range, own].map(|units| table.check(&Claim { version, units }, Access::Write));
+                prop_assert_eq!(&each, &range);
+                prop_assert_eq!(each, own);
             }
         }
     }

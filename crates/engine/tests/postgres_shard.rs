@@ -1436,17 +1436,24 @@ async fn the_fence_in_sql_is_the_fence_of_the_table() {
     let modes = [FenceMode::Open, FenceMode::ReadOnly, FenceMode::Closed];
     for version in 2..40 {
         let first = next(12) as u32;
-        let scope = match next(4) {
+        let scope = match next(5) {
             0 => FenceScope::Tenant(tenants[next(3) as usize].clone()),
             1 => FenceScope::Shared,
+            2 => FenceScope::Whole { group: group() },
             _ => FenceScope::Buckets { group: group(), first: BucketId(first), last: BucketId(first + next(4) as u32) },
         };
-        let fence = Fence { scope, version: RoutingVersion(version), mode: modes[next(3) as usize] };
+        let mode = match (modes[next(3) as usize], &scope) {
+            (FenceMode::ReadOnly, FenceScope::Whole { .. }) => FenceMode::Closed,
+            (mode, _) => mode,
+        };
+        let fence = Fence { scope, version: RoutingVersion(version), mode };
         shard.set_fences(vec![fence], Duration::from_secs(5)).await.expect("versions rise");
         let table = FenceTable::from_fences(shard.fences().await.expect("fences")).expect("valid");
         for _ in 0..8 {
-            let units = (0..1 + next(3)).map(|_| match next(3) {
+            let units = (0..1 + next(3)).map(|_| match next(5) {
                 0 => Claimed::Bucket(group(), BucketId(next(14) as u32)),
+                3 => Claimed::Buckets(group(), BucketId(next(4) as u32), BucketId(4 + next(4) as u32)),
+                4 => Claimed::OwnBuckets(group(), BucketId(next(4) as u32), BucketId(4 + next(4) as u32)),
                 1 => Claimed::Tenant(tenants[next(3) as usize].clone(), group(), BucketId(next(14) as u32)),
                 _ => Claimed::Shared,
             });

@@ -16,6 +16,9 @@ use tokio_postgres::error::{DbError, Error};
 /// Raised by `_isles.look`: the detail says which unit of the claim, and the version it needs.
 pub(super) const MOVED: &str = "IS001";
 
+/// Raised by `_isles.look`, too: the detail is the group that may have strangers.
+pub(super) const STRANGERS: &str = "IS003";
+
 /// Raised by `_isles.verify`.
 pub(super) const OTHER_TENANT: &str = "IS002";
 

@@ -27,6 +27,7 @@ use super::pool::Conn;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
+use isles_kernel::schema::Unit;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio_postgres::Statement;
@@ -51,7 +52,7 @@ const ONE_TENANT: &str = "coalesce((SELECT $ok FROM _isles.fence WHERE kind = 't
      (SELECT $ok FROM _isles.fence WHERE kind = 'bucket' AND name = $g AND first <= $b AND last >= $b), $no)::boolean";
 /// Not a constant: the server would find out that it is no boolean when it plans.
 const PASSES: &str = "CASE WHEN version <= $v AND mode <> 'closed' THEN 'true' ELSE $no END";
-const MANY_UNITS: &str = "(SELECT _isles.look($v, false, $t, $g, $b) IS NOT NULL)";
+const MANY_UNITS: &str = "(SELECT _isles.look_within($v, false, $t, $g, $b) IS NOT NULL)";
 
 /// What is claimed, as far as the text of [`Entry::condition`] depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,39 +64,50 @@ pub(super) enum Shape {
 
 const LOOK: &str = "SELECT _isles.look($1, $2, $3, $4, $5)";
 
+/// One look at the fences. The server looks up bucket by bucket.
+#[derive(Debug)]
+enum Look {
+    Bucket(GroupName, BucketId),
+    Tenant(Option<TenantId>, GroupName, BucketId),
+    Shared,
+    /// Whether whatever is there of a group may be taken.
+    Whole(GroupName),
+}
+
 /// A claim, as `_isles.enter` takes it.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Its ranges are spread out: the server looks up bucket by bucket.
-    claim: Claim,
+    looks: Vec<Look>,
+    claimed: RoutingVersion,
     version: i64,
     writes: bool,
-    /// For each unit: the tenant ('' for the null one), null if it is no tenant.
+    /// For each look: the tenant ('' for the null one), null if it is for none.
     tenants: Vec<Option<String>>,
-    /// For each unit: the group, null for shared tables.
+    /// For each look: the group, null for shared tables.
     groups: Vec<Option<String>>,
+    /// For each look: the bucket, null for shared tables and for a whole group.
     buckets: Vec<Option<i64>>,
 }
 
 impl Entry {
     pub(super) fn new(claim: Claim, access: Access) -> Entry {
-        let claim = each_bucket(claim);
-        let count = claim.units.len();
+        let looks: Vec<Look> = claim.units.into_iter().flat_map(looks_of).collect();
+        let count = looks.len();
         let mut entry = Entry {
+            claimed: claim.version,
             version: i64::try_from(claim.version.0).unwrap_or(i64::MAX),
             writes: access == Access::Write,
             tenants: Vec::with_capacity(count),
             groups: Vec::with_capacity(count),
             buckets: Vec::with_capacity(count),
-            claim,
+            looks,
         };
-        for unit in &entry.claim.units {
-            let (tenant, group, bucket) = match unit {
-                Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => {
-                    (None, Some(group), Some(bucket))
-                }
-                Claimed::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
-                Claimed::Shared => (None, None, None),
+        for look in &entry.looks {
+            let (tenant, group, bucket) = match look {
+                Look::Bucket(group, bucket) => (None, Some(group), Some(bucket)),
+                Look::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
+                Look::Shared => (None, None, None),
+                Look::Whole(group) => (None, Some(group), None),
             };
             entry.tenants.push(tenant);
             entry.groups.push(group.map(ToString::to_string));
@@ -108,18 +120,18 @@ impl Entry {
     fn slots(&self) -> Vec<i32> {
         let access = if self.writes { Access::Write } else { Access::Read };
         let slots: BTreeSet<i32> =
-            self.claim.units.iter().flat_map(unit_slots).map(|slot| lock_number(slot, access)).collect();
+            self.looks.iter().flat_map(look_slots).map(|slot| lock_number(slot, access)).collect();
         slots.into_iter().collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.claim.units.is_empty()
+        self.looks.is_empty()
     }
 
     pub(super) fn shape(&self) -> Shape {
-        match self.claim.units.as_slice() {
-            [Claimed::Bucket(..)] => Shape::Bucket,
-            [Claimed::Tenant(..)] => Shape::Tenant,
+        match self.looks.as_slice() {
+            [Look::Bucket(..)] => Shape::Bucket,
+            [Look::Tenant(..)] => Shape::Tenant,
             _ => Shape::Many,
         }
     }
@@ -168,15 +180,27 @@ impl Entry {
 
     /// Turns the refusal that `_isles.look` raises into our own.
     pub(super) fn refusal(&self, error: tokio_postgres::Error) -> ShardError {
-        let moved = error.as_db_error().filter(|error| error.code().code() == fault::MOVED);
-        let parts = moved.and_then(|error| error.detail()?.split_once(' '));
-        let place = parts.and_then(|(at, needed)| Some((at.parse::<usize>().ok()?, needed.parse::<u64>().ok()?)));
-        match place.and_then(|(at, needed)| Some((self.claim.units.get(at)?, needed))) {
-            Some((unit, needed)) => {
-                ShardError::Moved { unit: unit.unit(), claimed: self.claim.version, needed: RoutingVersion(needed) }
+        let raised = error.as_db_error().map(|error| (error.code().code(), error.detail().unwrap_or_default()));
+        let refusal = match raised {
+            Some((fault::MOVED, detail)) => self.moved(detail),
+            Some((fault::STRANGERS, detail)) => {
+                GroupName::new(detail).ok().map(|group| ShardError::Strangers { group })
             }
-            None => fault::before_commit(error),
-        }
+            _ => None,
+        };
+        refusal.unwrap_or_else(|| fault::before_commit(error))
+    }
+
+    /// `detail` is the look that was refused, and the version that it needs.
+    fn moved(&self, detail: &str) -> Option<ShardError> {
+        let (at, needed) = detail.split_once(' ')?;
+        let unit = match self.looks.get(at.parse::<usize>().ok()?)? {
+            Look::Bucket(group, bucket) => Unit::Bucket(group.clone(), *bucket),
+            Look::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
+            Look::Shared => Unit::Shared,
+            Look::Whole(_) => return None,
+        };
+        Some(ShardError::Moved { unit, claimed: self.claimed, needed: RoutingVersion(needed.parse().ok()?) })
     }
 }
 
@@ -185,21 +209,22 @@ pub(super) fn says_refused(error: &ShardError) -> bool {
     matches!(error, ShardError::Statement(error) if error.sqlstate == "22P02" && error.message.contains(REFUSED))
 }
 
-/// The claim with its ranges spread out.
-fn each_bucket(claim: Claim) -> Claim {
-    if !claim.units.iter().any(|unit| matches!(unit, Claimed::Buckets(..))) {
-        return claim;
-    }
-    let mut units = Vec::new();
-    for unit in claim.units {
-        match unit {
-            Claimed::Buckets(group, first, last) => {
-                units.extend((first.0..=last.0).map(|bucket| Claimed::Bucket(group.clone(), BucketId(bucket))));
-            }
-            other => units.push(other),
+/// What the server looks up for a unit of a claim.
+fn looks_of(unit: Claimed) -> Vec<Look> {
+    let each = |group: &GroupName, first: BucketId, last: BucketId| -> Vec<Look> {
+        (first.0..=last.0).map(|bucket| Look::Bucket(group.clone(), BucketId(bucket))).collect()
+    };
+    match unit {
+        Claimed::Bucket(group, bucket) => vec![Look::Bucket(group, bucket)],
+        Claimed::Buckets(group, first, last) => {
+            let mut looks = each(&group, first, last);
+            looks.push(Look::Whole(group));
+            looks
         }
+        Claimed::OwnBuckets(group, first, last) => each(&group, first, last),
+        Claimed::Tenant(tenant, group, bucket) => vec![Look::Tenant(tenant, group, bucket)],
+        Claimed::Shared => vec![Look::Shared],
     }
-    Claim { version: claim.version, units }
 }
 
 fn tenant_text(tenant: &Option<TenantId>) -> String {
@@ -218,12 +243,17 @@ fn tenant_slot(tenant: &Option<TenantId>) -> i32 {
     slot(&format!("tenant {}", tenant_text(tenant)))
 }
 
+fn whole_slot(group: &GroupName) -> i32 {
+    slot(&format!("whole {group}"))
+}
+
 /// A tenant goes by its own fence or by its bucket's, so it locks both.
-fn unit_slots(unit: &Claimed) -> impl Iterator<Item = i32> {
-    let (first, second) = match unit {
-        Claimed::Bucket(group, bucket) | Claimed::Buckets(group, bucket, _) => (bucket_slot(group, bucket.0), None),
-        Claimed::Tenant(tenant, group, bucket) => (tenant_slot(tenant), Some(bucket_slot(group, bucket.0))),
-        Claimed::Shared => (slot("shared"), None),
+fn look_slots(look: &Look) -> impl Iterator<Item = i32> {
+    let (first, second) = match look {
+        Look::Bucket(group, bucket) => (bucket_slot(group, bucket.0), None),
+        Look::Tenant(tenant, group, bucket) => (tenant_slot(tenant), Some(bucket_slot(group, bucket.0))),
+        Look::Shared => (slot("shared"), None),
+        Look::Whole(group) => (whole_slot(group), None),
     };
     [first].into_iter().chain(second)
 }
@@ -249,6 +279,7 @@ fn scope_slots(scope: &FenceScope) -> BTreeSet<i32> {
     match scope {
         FenceScope::Tenant(tenant) => BTreeSet::from([tenant_slot(tenant)]),
         FenceScope::Shared => BTreeSet::from([slot("shared")]),
+        FenceScope::Whole { group } => BTreeSet::from([whole_slot(group)]),
         FenceScope::Buckets { group, first, last } => {
             // A range this long hits nearly every slot; taking them all is as good, and bounded.
             if u64::from(last.0.saturating_sub(first.0)) >= SLOTS * 4 {
@@ -264,6 +295,10 @@ fn scope_slots(scope: &FenceScope) -> BTreeSet<i32> {
 fn refuses_readers(old: &FenceTable, fence: &Fence) -> bool {
     if fence.mode == FenceMode::Closed {
         return true;
+    }
+    // Open, it refuses nobody: its version is asked of none.
+    if matches!(fence.scope, FenceScope::Whole { .. }) {
+        return false;
     }
     let overlaps = |other: &Fence| match (&other.scope, &fence.scope) {
         (FenceScope::Buckets { group: a, first, last }, FenceScope::Buckets { group: b, first: from, last: to }) => {
@@ -325,6 +360,7 @@ fn fence_of(row: &tokio_postgres::Row) -> Result<Fence> {
         "tenant" if name.is_empty() => FenceScope::Tenant(None),
         "tenant" => FenceScope::Tenant(Some(TenantId::new(name).map_err(|_| damaged())?)),
         "shared" => FenceScope::Shared,
+        "whole" => FenceScope::Whole { group: GroupName::new(name).map_err(|_| damaged())? },
         _ => return Err(damaged()),
     };
     let mode = match row.get::<_, &str>(5) {
@@ -346,6 +382,7 @@ async fn store(conn: &Conn, table: &FenceTable) -> Result<()> {
             FenceScope::Buckets { group, first, last } => ("bucket", group.to_string(), first.0, last.0),
             FenceScope::Tenant(tenant) => ("tenant", tenant_text(tenant), 0, 0),
             FenceScope::Shared => ("shared", String::new(), 0, 0),
+            FenceScope::Whole { group } => ("whole", group.to_string(), 0, 0),
         };
         kinds.push(kind);
         names.push(name);

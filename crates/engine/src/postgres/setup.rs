@@ -3,7 +3,7 @@
 //!   * `meta`         format, how far the log has been trimmed, the secret that marks our own writes, and whose the
 //!     shard is: null if tenants share it, empty if nobody has it yet
 //!   * `schema`       every schema version that a log record may need, and where in the log it began
-//!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables
+//!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables; and whole groups
 //!   * `log`          the change log; `consumer`, its readers
 //!   * `stream`       where streams of applied rows stand, and who drives them; `row_version`, how new each applied row is
 //!
@@ -78,12 +78,58 @@ async fn stored_format(conn: &Conn) -> Result<i32> {
 
 fn objects() -> String {
     OBJECTS
+        .replace("{LOOK}", &looks())
         .replace("{FORMAT}", &FORMAT.to_string())
         .replace("{CLASS}", &LOCK_CLASS.to_string())
         .replace("{ROLE}", tenancy::ROLE)
         .replace("{MOVED}", fault::MOVED)
+        .replace("{STRANGERS}", fault::STRANGERS)
         .replace("{OTHER}", fault::OTHER_TENANT)
 }
+
+/// The fences in SQL: `look` with a snapshot of its own, for whoever has taken locks before; `look_within` with that of
+/// the statement that it is a part of, so that what is read is of the moment that was looked at.
+fn looks() -> String {
+    let look = |(name, volatility)| LOOK.replace("{NAME}", name).replace("{VOLATILITY}", volatility);
+    [("look", "VOLATILE"), ("look_within", "STABLE")].map(look).join("\n\n")
+}
+
+const LOOK: &str = r#"CREATE OR REPLACE FUNCTION _isles.{NAME}(claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[])
+RETURNS text LANGUAGE plpgsql {VOLATILITY} SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    needed bigint;
+    served text;
+    seen text := '';
+BEGIN
+    FOR i IN 1 .. coalesce(array_length(groups, 1), 0) LOOP
+        needed := NULL;
+        served := NULL;
+        IF groups[i] IS NOT NULL AND buckets[i] IS NULL THEN
+            IF EXISTS (SELECT FROM _isles.fence WHERE kind = 'whole' AND name = groups[i] AND mode = 'closed') THEN
+                RAISE EXCEPTION USING ERRCODE = '{STRANGERS}', MESSAGE = 'strangers', DETAIL = groups[i];
+            END IF;
+            CONTINUE;
+        END IF;
+        IF groups[i] IS NULL THEN
+            SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'shared';
+        ELSE
+            IF tenants[i] IS NOT NULL THEN
+                SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'tenant' AND name = tenants[i];
+            END IF;
+            IF served IS NULL THEN
+                SELECT version, mode INTO needed, served FROM _isles.fence
+                WHERE kind = 'bucket' AND name = groups[i] AND first <= buckets[i] AND last >= buckets[i];
+            END IF;
+        END IF;
+        IF served IS NULL OR served = 'closed' OR claimed < needed OR (writes AND served <> 'open') THEN
+            RAISE EXCEPTION USING ERRCODE = '{MOVED}', MESSAGE = 'moved',
+                DETAIL = format('%s %s', i - 1, coalesce(needed, 0));
+        END IF;
+        seen := seen || format('%s %s;', needed, served);
+    END LOOP;
+    RETURN seen;
+END $$;
+"#;
 
 /// Everything in `_isles`, each statement harmless when its object is there.
 const OBJECTS: &str = r#"
@@ -137,36 +183,7 @@ CREATE TABLE IF NOT EXISTS _isles.row_version (
 );
 CREATE INDEX IF NOT EXISTS row_version_stream ON _isles.row_version (stream);
 
-CREATE OR REPLACE FUNCTION _isles.look(claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[])
-RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    needed bigint;
-    served text;
-    seen text := '';
-BEGIN
-    FOR i IN 1 .. coalesce(array_length(groups, 1), 0) LOOP
-        needed := NULL;
-        served := NULL;
-        IF groups[i] IS NULL THEN
-            SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'shared';
-        ELSE
-            IF tenants[i] IS NOT NULL THEN
-                SELECT version, mode INTO needed, served FROM _isles.fence WHERE kind = 'tenant' AND name = tenants[i];
-            END IF;
-            IF served IS NULL THEN
-                SELECT version, mode INTO needed, served FROM _isles.fence
-                WHERE kind = 'bucket' AND name = groups[i] AND first <= buckets[i] AND last >= buckets[i];
-            END IF;
-        END IF;
-        IF served IS NULL OR served = 'closed' OR claimed < needed OR (writes AND served <> 'open') THEN
-            RAISE EXCEPTION USING ERRCODE = '{MOVED}', MESSAGE = 'moved',
-                DETAIL = format('%s %s', i - 1, coalesce(needed, 0));
-        END IF;
-        seen := seen || format('%s %s;', needed, served);
-    END LOOP;
-    RETURN seen;
-END $$;
-
+{LOOK}
 CREATE OR REPLACE FUNCTION _isles.enter(
     claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[], slots integer[]
 ) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -272,6 +289,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA _isles FROM PUBLIC;
 GRANT USAGE ON SCHEMA _isles TO {ROLE};
 GRANT SELECT ON _isles.fence TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.look_within(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared(), _isles.verify() TO {ROLE};
 DO $$ BEGIN

@@ -677,7 +677,9 @@ impl PgTransaction {
     /// The units of groups that the transaction has made, and the others.
     fn split(&self, claim: Claim) -> (Claim, Claim) {
         let is_own = |unit: &Claimed| match (unit, &self.changed) {
-            (Claimed::Bucket(group, _) | Claimed::Buckets(group, ..), Some(own)) => own.contains(group),
+            (Claimed::Bucket(group, _) | Claimed::Buckets(group, ..) | Claimed::OwnBuckets(group, ..), Some(own)) => {
+                own.contains(group)
+            }
             _ => false,
         };
         let (own, others) = claim.units.into_iter().partition(is_own);

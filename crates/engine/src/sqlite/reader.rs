@@ -10,6 +10,7 @@
 //!
 //! A reader checks the fences after its snapshot has been taken. If they still allow the read then, the shard was the
 //! owner at the moment of the snapshot; checked before, the unit could move away in between and its rows be removed.
+//! Whether there may be strangers is asked before it as well, or they could be there at the snapshot and gone at the check.
 
 use super::raw::{Db, Role};
 use super::turns::{Asked, Turn};
@@ -176,7 +177,10 @@ pub(super) async fn with_reader<T: Send + 'static>(
 /// Runs a request that only reads.
 pub(super) async fn read(shared: &Arc<Shared>, request: Request) -> Result<Vec<Outcome>> {
     shared.check_running()?;
-    shared.published.load().binding.check(&request.acts_for, &request.claim.units)?;
+    let published = shared.published.load();
+    published.binding.check(&request.acts_for, &request.claim.units)?;
+    published.fences.check_strangers(&request.claim)?;
+    drop(published);
     let deadline = shared.env.elapsed() + request.limits.time;
     if let Some(answer) = read_inline(shared, &request, deadline) {
         return answer;

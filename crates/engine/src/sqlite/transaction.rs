@@ -95,7 +95,8 @@ struct SqliteTransaction {
     standing: Standing,
     savepoints: Vec<(String, Option<Place>)>,
     access: Access,
-    /// The fences from before a reader's snapshot: a unit that has come since is open now, and its rows are not in it.
+    /// The fences from before a reader's snapshot: a unit that has come since is open now, and its rows are not in it;
+    /// strangers that have gone since are.
     first_fences: Option<Arc<FenceTable>>,
     /// What it was let in for. A reader asks again after each statement: its fences may have been closed since.
     claims: Arc<[Claim]>,
@@ -112,6 +113,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
     shared.check_running()?;
     let deadline = shared.env.elapsed() + begin.limits.time;
     let first_fences = (begin.access == Access::Read).then(|| shared.published.load().fences.clone());
+    first_fences.iter().try_for_each(|first| first.check_strangers(&begin.claim))?;
     let mut held = match begin.access {
         Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
         Access::Read => Held::Reader(Box::new(reader::checkout(shared, deadline).await?)),

@@ -118,7 +118,7 @@ impl Changes {
                     changed(tenant(name.as_ref().map_or("", |name| name.as_str()).as_bytes()))
                 }
                 Claimed::Bucket(group, bucket) => changed(GroupHash::of(group).bucket(bucket.0.into())),
-                Claimed::Buckets(group, first, last) => {
+                Claimed::Buckets(group, first, last) | Claimed::OwnBuckets(group, first, last) => {
                     let group = GroupHash::of(group);
                     let BucketId(first) = *first;
                     let count = (last.0 - first).saturating_add(1).min(SLOTS as u32);
@@ -151,10 +151,11 @@ mod tests {
         let changed = |state, unit: &Claimed| changes.any_between(state, 6, std::slice::from_ref(unit));
         let bucket = |n| Claimed::Bucket(group(), BucketId(n));
         let run = |first, last| Claimed::Buckets(group(), BucketId(first), BucketId(last));
-        for unit in [claimed("acme"), bucket(7), run(0, 7), run(7, 1_000_000)] {
+        let own = |first, last| Claimed::OwnBuckets(group(), BucketId(first), BucketId(last));
+        for unit in [claimed("acme"), bucket(7), run(0, 7), run(7, 1_000_000), own(7, 7)] {
             assert!(changed(4, &unit) && !changed(5, &unit), "{unit:?}");
         }
-        for unit in [claimed("beta"), bucket(8), run(8, 20), Claimed::Shared] {
+        for unit in [claimed("beta"), bucket(8), run(8, 20), own(8, 20), Claimed::Shared] {
             assert!(!changed(3, &unit), "{unit:?}");
         }
         assert!(!changes.any_between(3, 6, &[]));

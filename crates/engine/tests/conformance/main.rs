@@ -35,6 +35,7 @@ mod limits;
 mod reopening;
 mod schemas;
 mod snapshots;
+mod strangers;
 mod streams;
 mod tenants;
 mod transactions;
@@ -123,6 +124,16 @@ on_both_engines! {
         writers_that_race_with_a_fence_are_acknowledged_or_refused,
         the_position_behind_a_closed_fence_covers_every_acknowledged_write,
         fences_survive_reopening,
+    }
+    strangers {
+        whoever_takes_whatever_is_there_is_refused,
+        without_strangers_whatever_is_there_is_served,
+        buckets_are_fenced_beside_the_whole,
+        the_fence_around_a_whole_group_is_one_like_others,
+        nobody_who_takes_everything_is_inside_when_the_fence_is_set,
+        readers_of_their_own_buckets_do_not_notice_the_fence,
+        a_snapshot_with_strangers_is_never_read_whole,
+        readers_that_race_with_strangers_see_none,
     }
     limits {
         the_time_limit_ends_a_long_statement,

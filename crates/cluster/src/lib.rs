@@ -5,6 +5,7 @@
 //!   * [`roles`]     who may log in
 //!   * [`commit`]    transactions over several shards
 //!   * [`database`]  a catalog, its shards, and what every session shares
+//!   * [`moves`]     moves of tenants and buckets, carried out
 //!   * `execute`     plans, carried out on the shards
 //!   * `tenants`     tenants as objects: records, quotas, and what is known of them
 //!   * [`session`]   what a client runs statements with
@@ -13,6 +14,7 @@ pub mod catalog;
 pub mod commit;
 pub mod database;
 mod execute;
+pub mod moves;
 pub mod roles;
 pub mod session;
 mod tenants;

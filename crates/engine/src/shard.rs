@@ -531,6 +531,15 @@ pub trait Shard: Send + Sync {
 
     /// Sets fences in one transaction. When this returns, no transaction that they refuse is still running.
     async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()>;
+    /// As [`Shard::set_fences`], for the driver of a stream; whoever does not drive it is refused, in the same
+    /// transaction ([`ShardError::Superseded`]).
+    async fn set_fences_as(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        fences: Vec<Fence>,
+        time: Duration,
+    ) -> Result<()>;
     async fn fences(&self) -> Result<Vec<Fence>>;
 
     /// Whose the shard is.
@@ -543,6 +552,11 @@ pub trait Shard: Send + Sync {
     async fn seq(&self) -> Result<Seq>;
     /// Changes after `after`, in order, at most `limit` and at least one if there are any.
     async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage>;
+    /// Changes after `after` that are committed, in order, whether or not others may still appear between them: for
+    /// whoever wants those of units that nobody writes to.
+    async fn committed_changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
+        self.changes(after, limit).await
+    }
     /// Registers a reader; from here the log keeps every change until the reader has passed it. Capture runs as long
     /// as there is one. Returns where it stands: at the present, or where it stood.
     async fn add_consumer(&self, stream: &StreamId) -> Result<Seq>;

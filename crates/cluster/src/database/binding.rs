@@ -85,7 +85,7 @@ impl Database {
         if self.bindings.shard_of(name).is_some() {
             return Ok(Need::Nothing);
         }
-        let shard = self.routing.pin(name, &self.names).await?.ok_or_else(no_shard_left)?;
+        let shard = self.routing.pin(name, &self.names, self.env.now_micros() / 1_000).await?.ok_or_else(no_shard_left)?;
         Ok(Need::Shard(name.clone(), shard))
     }
 
@@ -222,10 +222,10 @@ mod tests {
             let config = Config { strategy: Some(Strategy::Adapter), ..config };
             let database = Database::open(config.clone(), env()).await.unwrap();
             let names = &database.names;
-            assert_eq!(database.routing.pin(&tenant("a"), names).await.unwrap().as_ref(), Some(&names[0]));
+            assert_eq!(database.routing.pin(&tenant("a"), names, 0).await.unwrap().as_ref(), Some(&names[0]));
             assert_eq!(bound(&database).await, [Binding::Free, Binding::Free, Binding::Free]);
             // Another tenant does not get the shard meanwhile.
-            assert_eq!(database.routing.pin(&tenant("b"), names).await.unwrap().as_ref(), Some(&names[1]));
+            assert_eq!(database.routing.pin(&tenant("b"), names, 0).await.unwrap().as_ref(), Some(&names[1]));
             // The next use, of a process that lives on.
             let Need::Shard(name, shard) = database.choose_shard(&Tenant::Name(tenant("b"))).await.unwrap() else {
                 panic!("the shard has not been told");

@@ -13,6 +13,7 @@
 //!   * [`about`]     what a database is, from its first start on
 //!   * [`shards`]    the shards, open
 //!   * [`routing`]   which shard serves which bucket
+//!   * [`held`]      statements that wait for what is being cut over
 //!   * [`binding`]   a shard for each tenant
 //!   * [`lock`]      who is inside the schema, and who is alone there
 //!   * [`schema`]    how a transaction changes the schema
@@ -24,6 +25,7 @@
 
 mod about;
 pub(crate) mod binding;
+mod held;
 mod lock;
 pub(crate) mod routing;
 pub(crate) mod schema;
@@ -32,6 +34,8 @@ pub(crate) mod shards;
 
 pub use crate::execute::work::ShardWork;
 pub use about::Strategy;
+pub(crate) use held::Held;
+pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
 use crate::catalog::{self, Catalog, SqliteCatalog};
@@ -41,6 +45,7 @@ use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
+use crate::moves::Moves;
 use crate::roles;
 use crate::session::plans::Plans;
 use crate::tenants::Tenants;
@@ -49,10 +54,11 @@ use arc_swap::ArcSwap;
 use binding::Bindings;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
-use isles_engine::shard::Engine;
+use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
+use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use isles_sql::system;
 use lock::SchemaLock;
@@ -133,6 +139,8 @@ pub struct Database {
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
     works: Works,
+    pub(crate) moves: Moves,
+    held: Arc<held::Holding>,
     pub(crate) tenants: Tenants,
     /// In the order of the configuration; the first one has the global tables.
     pub(crate) names: Vec<ShardId>,
@@ -202,6 +210,8 @@ impl Database {
             writers: Arc::default(),
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
+            moves: Moves::default(),
+            held: Arc::default(),
             tenants,
             names,
             catalog,
@@ -216,6 +226,7 @@ impl Database {
         });
         database.learn_roles().await?;
         database.start_sweeper();
+        database.resume_moves().await?;
         database.renew_figures();
         Ok(database)
     }
@@ -223,6 +234,40 @@ impl Database {
     /// What each shard has done since the database was opened.
     pub fn shard_work(&self) -> Vec<(ShardId, ShardWork)> {
         self.works.all()
+    }
+
+    /// How many statements some shards have run for clients.
+    pub(crate) fn statements_on<'a>(&self, shards: impl IntoIterator<Item = &'a ShardId>) -> u64 {
+        shards.into_iter().map(|shard| self.works.statements(shard)).sum()
+    }
+
+    /// Lets a statement wait for what is being cut over, unless too many do.
+    pub(crate) fn hold(&self) -> Result<Held, SqlError> {
+        held::Holding::hold(&self.held, &*self.env)
+    }
+
+    /// The routing of the moment.
+    pub fn current_routing(&self) -> Arc<RoutingPolicy> {
+        self.routing.current()
+    }
+
+    /// A shard, for an operator's work on it.
+    pub async fn shard(&self, name: &ShardId) -> Result<Arc<dyn Shard>, SqlError> {
+        self.shards.get(name).await.map_err(|error| error.for_people())
+    }
+
+    /// Statements that wait for what is being cut over.
+    pub fn held_statements(&self) -> usize {
+        self.held.count()
+    }
+
+    /// The last versions of the routing, the newest first, and how each came about.
+    pub async fn routing_history(&self, limit: usize) -> Result<Vec<RoutingRecord>, SqlError> {
+        self.routing.history(limit).await
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
     }
 
     /// What the busiest tenants have done since the database was opened, at most so many, and the rest together.

@@ -16,11 +16,13 @@ use arc_swap::ArcSwap;
 use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
-use isles_kernel::names::{BucketId, GroupName, ShardId, TenantId};
+use isles_kernel::names::{GroupName, RoutingVersion, ShardId, TenantId};
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 const KEY: &str = "routing/current";
 /// Tenants without a pin hash to the buckets of this group.
@@ -35,7 +37,27 @@ const PIN_ATTEMPTS: usize = 1_000;
 pub(crate) struct Routing {
     current: ArcSwap<RoutingPolicy>,
     catalog: Arc<dyn Catalog>,
+    /// Counts what those want to know who wait for something that is being cut over.
+    news: watch::Sender<u64>,
 }
+
+/// One version of the routing, for whoever wants to know how it came about.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoutingRecord {
+    pub version: RoutingVersion,
+    /// Milliseconds since 1970.
+    pub timestamp: u64,
+    /// Of the whole map.
+    pub checksum: String,
+    pub description: String,
+    /// What it changed of the version before.
+    pub change: RoutingChange,
+}
+
+/// Versions that are kept.
+const HISTORY: u64 = 10_000;
+const HISTORY_PREFIX: &str = "routing/history/";
 
 pub(crate) fn key() -> Key {
     Key::new(KEY).expect("a constant without control characters")
@@ -60,7 +82,7 @@ impl Routing {
                 policy
             }
         };
-        Ok(Routing { current: ArcSwap::from_pointee(policy), catalog })
+        Ok(Routing { current: ArcSwap::from_pointee(policy), catalog, news: watch::Sender::new(0) })
     }
 
     pub(crate) fn current(&self) -> Arc<RoutingPolicy> {
@@ -98,7 +120,12 @@ impl Routing {
     }
 
     /// Pins a tenant to the first shard that no tenant has, unless it is pinned. None if there is no such shard.
-    pub(crate) async fn pin(&self, tenant: &TenantId, names: &[ShardId]) -> Result<Option<ShardId>, SqlError> {
+    pub(crate) async fn pin(
+        &self,
+        tenant: &TenantId,
+        names: &[ShardId],
+        now: u64,
+    ) -> Result<Option<ShardId>, SqlError> {
         let current = self.current();
         if current.is_pinned(tenant) {
             return Ok(Some(current.shard_of_tenant(tenant).clone()));
@@ -116,7 +143,8 @@ impl Routing {
             let from = policy.shard_of_tenant(tenant).clone();
             let pin = RoutingMove::Pin { tenant: tenant.clone(), from, to: to.clone() };
             let next = policy.apply(&RoutingChange { moves: vec![pin] }).map_err(routing_error)?;
-            let change = Transaction::new().when(stored.unchanged()).put_json(key(), &next).map_err(catalog_error)?;
+            let why = format!("tenant {tenant} was given shard {to}");
+            let change = recorded(Transaction::new().when(stored.unchanged()), &policy, &next, &why, now)?;
             match self.catalog.commit(change).await {
                 Ok(_) => {
                     self.store(Arc::new(next));
@@ -129,10 +157,46 @@ impl Routing {
         Err(SqlError::new("40001", "the routing keeps changing").with_hint("retry the transaction"))
     }
 
+    /// The map as it is in the catalog, and its record.
+    pub(crate) async fn read(&self) -> Result<(Record, RoutingPolicy), SqlError> {
+        let record = read(&*self.catalog).await?.ok_or_else(gone)?;
+        let policy = record.json().map_err(catalog_error)?;
+        Ok((record, policy))
+    }
+
+    /// How often something was opened, or the map changed.
+    pub(crate) fn news(&self) -> u64 {
+        *self.news.borrow()
+    }
+
+    /// Resolves when there is news since.
+    pub(crate) async fn news_since(&self, seen: u64) {
+        // It is only closed with the database.
+        let _ = self.news.subscribe().wait_for(|news| *news != seen).await;
+    }
+
+    /// Tells those who wait that what was closed may be open.
+    pub(crate) fn wake(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// The last versions, the newest first.
+    pub(crate) async fn history(&self, limit: usize) -> Result<Vec<RoutingRecord>, SqlError> {
+        let newest = self.refresh().await?.version().0;
+        let mut records = Vec::new();
+        for version in (0..=newest).rev().take(limit) {
+            if let Some(record) = self.catalog.get(&history_key(version)).await.map_err(catalog_error)?.value {
+                records.push(record.json().map_err(catalog_error)?);
+            }
+        }
+        Ok(records)
+    }
+
     /// Follows a map that has been recorded.
     pub(crate) fn store(&self, policy: Arc<RoutingPolicy>) {
         if policy.version() > self.current.load().version() {
             self.current.store(policy);
+            self.wake();
         }
     }
 
@@ -152,6 +216,33 @@ impl Routing {
         }
         Ok(())
     }
+}
+
+fn history_key(version: u64) -> Key {
+    Key::new(format!("{HISTORY_PREFIX}{version:020}")).expect("digits")
+}
+
+/// Writes the next map, and how it came about.
+pub(crate) fn recorded(
+    with: Transaction,
+    before: &RoutingPolicy,
+    next: &RoutingPolicy,
+    description: &str,
+    now: u64,
+) -> Result<Transaction, SqlError> {
+    let record = RoutingRecord {
+        version: next.version(),
+        timestamp: now,
+        checksum: format!("{:016x}", next.checksum()),
+        description: description.into(),
+        change: before.diff(next),
+    };
+    let with = with.put_json(key(), next).and_then(|with| with.put_json(history_key(next.version().0), &record));
+    let with = with.map_err(catalog_error)?;
+    Ok(match next.version().0.checked_sub(HISTORY) {
+        Some(old) => with.delete(history_key(old)),
+        None => with,
+    })
 }
 
 fn gone() -> SqlError {

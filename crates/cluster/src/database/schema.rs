@@ -44,8 +44,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const CURRENT: &str = "schema/current";
-/// Writes of the catalog that a decision, its last piece of redo, the schema and the routing need.
-const RESERVED: usize = 4;
+/// Writes of the catalog that a decision, its last piece of redo, the schema and the routing with its history need.
+const RESERVED: usize = 6;
 
 /// Tells schemas apart that plans may have been made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -209,6 +209,7 @@ impl Database {
     /// What `change` makes of the schema of one who is alone.
     pub(crate) async fn next_schema(&self, guard: &SchemaGuard, change: &Change) -> Result<Next, SqlError> {
         debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
+        self.check_moves(&change.changes).await?;
         let from = guard.schema.version;
         let applied = guard.schema.apply(&change.changes);
         let next = applied.map_err(|error| isles_engine::error::ShardError::from(error).for_people())?;
@@ -296,7 +297,9 @@ impl Turnover {
         let Some(own) = &self.guard.own else { return Ok(transaction) };
         if let Some((policy, stored)) = &own.routing {
             transaction = transaction.when(stored.unchanged());
-            transaction = transaction.put_json(routing::key(), &**policy).map_err(catalog_error)?;
+            let before: RoutingPolicy = stored.json().map_err(catalog_error)?;
+            let now = self.database.env.now_micros() / 1_000;
+            transaction = routing::recorded(transaction, &before, policy, "new groups of tables", now)?;
         }
         for (name, position) in own.numbers.lock().iter() {
             transaction = transaction.put_json(sequence::key(name)?, position).map_err(catalog_error)?;

@@ -25,7 +25,7 @@ use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Modes, Txn, Visit, noted, open_shard, shard_is_new};
 use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
-use crate::database::{Database, SchemaGuard, Strategy};
+use crate::database::{Database, Held, SchemaGuard, Strategy};
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
@@ -46,7 +46,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a statement that was refused is sent again.
+/// A statement that waits for a cutover looks again after so long, if nobody tells it earlier.
+const HELD_LOOK: Duration = Duration::from_millis(20);
+/// How often a statement that conflicts with another is sent again.
 const ATTEMPTS: u32 = 8;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -108,11 +110,22 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
-                // Boxed, here and below: the way of most statements, one request, stays a small future.
-                let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
-                txn.end_statement();
-                output
+                let begins = !txn.has_begun();
+                let mut held = None;
+                loop {
+                    let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
+                    // Boxed, here and below: the way of most statements, one request, stays a small future.
+                    let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
+                    txn.end_statement();
+                    match output {
+                        // The first statement of a transaction is as one on its own: nothing of it has happened.
+                        Err(error) if error.moved && begins => {
+                            txn.start_over().await;
+                            self.hold(&mut held, error).await?;
+                        }
+                        output => return output,
+                    }
+                }
             }
             Within::Nothing => self.run_alone(plan).await,
         }
@@ -121,9 +134,12 @@ impl<'a> Runner<'a> {
     async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
         let mut pause = FIRST_PAUSE;
         let mut policy = self.routing(|| plan.uses_tenant(), None).await?;
-        for attempt in 1.. {
+        let (mut attempt, mut held) = (0, None);
+        loop {
+            attempt += 1;
             let result = self.attempt_alone(plan, &policy).await;
             match result {
+                Err(error) if error.moved => policy = self.hold(&mut held, error).await?,
                 Err(error) if attempt < ATTEMPTS && matches!(error.sqlstate, "40001" | "40P01") => {
                     self.bounds.check(&*self.database.env)?;
                     self.database.env.sleep(pause).await;
@@ -133,7 +149,27 @@ impl<'a> Runner<'a> {
                 result => return result,
             }
         }
-        Err(SqlError::new("40001", "the statement was refused too often"))
+    }
+
+    /// Waits until what was refused may be served: elsewhere, or here again. Returns the routing to try then. Statements
+    /// that are held have a limit, and each of them has one.
+    async fn hold(&self, held: &mut Option<Held>, refused: SqlError) -> Result<Arc<RoutingPolicy>, SqlError> {
+        let env = &*self.database.env;
+        let hold = match held {
+            Some(held) => held,
+            None => held.insert(self.database.hold()?),
+        };
+        if hold.is_over(env) {
+            return Err(refused);
+        }
+        // The first refusal may be of an old map; what is told after we asked is not missed.
+        let (seen, news) = (hold.seen, self.database.routing.news());
+        hold.seen = Some(news);
+        if seen == Some(news) {
+            let wait = futures::future::select(Box::pin(self.database.routing.news_since(news)), env.sleep(HELD_LOOK));
+            self.bounds.wait(env, wait).await?;
+        }
+        self.database.routing.refresh().await
     }
 
     async fn attempt_alone(&self, plan: &Plan, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
@@ -158,6 +194,16 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
+        let mut held = None;
+        loop {
+            match self.stream_once(plan, node).await {
+                Err(error) if error.moved => drop(self.hold(&mut held, error).await?),
+                stream => return stream.map(Some),
+            }
+        }
+    }
+
+    async fn stream_once(&self, plan: &Plan, node: &ShardsNode) -> Result<Stream, SqlError> {
         let policy = self.routing(|| plan.uses_tenant(), None).await?;
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
@@ -177,7 +223,7 @@ impl<'a> Runner<'a> {
             limit: evaluate::count(node.limit.as_ref(), self.inputs(), "LIMIT")?,
             visible: node.visible,
         };
-        Stream::open(self.database.clone(), txn, work, shape, self.bounds.clone()).await.map(Some)
+        Stream::open(self.database.clone(), txn, work, shape, self.bounds.clone()).await
     }
 
     /// The routing of the moment. Where each tenant has a shard of its own, the session's has it from here on, if its

@@ -443,7 +443,17 @@ impl Txn {
         Ok(())
     }
 
+    /// Rolls back all that it has done, and goes on as if it had only begun.
+    pub(crate) async fn start_over(&mut self) {
+        self.roll_back_parts().await;
+        self.first_moment = None;
+    }
+
     pub(crate) async fn rollback(mut self) {
+        self.roll_back_parts().await;
+    }
+
+    async fn roll_back_parts(&mut self) {
         let ends = std::mem::take(&mut self.parts).into_values().map(|part| async move {
             // Dropping it would do the same; here it is done before the client hears of it.
             let _ = part.transaction.rollback().await;

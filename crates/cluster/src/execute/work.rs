@@ -50,6 +50,10 @@ impl Works {
         self.0.iter().map(read).collect()
     }
 
+    pub(crate) fn statements(&self, shard: &ShardId) -> u64 {
+        self.0.get(shard).map_or(0, |counts| counts.statements.load(Ordering::Relaxed))
+    }
+
     fn add(&self, shard: &ShardId, work: ShardWork) {
         let Some(counts) = self.0.get(shard) else { return };
         counts.statements.fetch_add(work.statements, Ordering::Relaxed);

@@ -312,9 +312,10 @@ impl Driver<'_> {
                 continue;
             }
             self.tick().await?;
-            let news = self.news.notified();
-            let _ = futures::future::select(Box::pin(news), env.sleep(IDLE)).await;
-            self.look().await?;
+            let idle = futures::future::select(Box::pin(self.news.notified()), env.sleep(IDLE)).await;
+            if matches!(idle, futures::future::Either::Left(_)) {
+                self.look().await?;
+            }
         }
         Ok(())
     }
@@ -386,6 +387,7 @@ impl Driver<'_> {
         if self.database.is_closing() {
             return Err(Halt::Closing);
         }
+        self.look().await?;
         let renewed = self.database.catalog().renew(&lease_key(&self.plan().id), self.lease).await;
         if renewed.is_err() {
             return Err(Halt::Superseded);
@@ -427,7 +429,9 @@ impl Driver<'_> {
             }
         }
         let mut plan = self.stored.plan.clone();
-        plan.error_message = None;
+        if !plan.no_way_back {
+            plan.error_message = None;
+        }
         if (&plan.backfill, &plan.tail, &plan.error_message) == (&backfill, &tail, &self.plan().error_message) {
             return Ok(());
         }

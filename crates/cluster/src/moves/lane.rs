@@ -161,10 +161,8 @@ impl Lane {
                 tenants.iter().map(claim).collect()
             }
             Units::Buckets { buckets } => {
-                let claim = |span: &isles_kernel::moves::Span| (buckets.group.clone(), span.first, span.last);
-                let claim = |span| {
-                    let (group, first, last) = claim(span);
-                    Claimed::Buckets(group, first, last)
+                let claim = |span: &isles_kernel::moves::Span| {
+                    Claimed::OwnBuckets(buckets.group.clone(), span.first, span.last)
                 };
                 buckets.ranges.iter().map(claim).collect()
             }

@@ -219,8 +219,12 @@ pub(super) async fn rows_of(snapshot: &mut dyn Snapshot, range: &KeyRange) -> Re
 fn difference(table: &Table, giver: Vec<StoredRow>, taker: Vec<StoredRow>) -> Differing {
     let mut all = Differing::new();
     let key = |row: &StoredRow| key_bytes(&table.key_of(&row.unit, &row.values));
-    giver.into_iter().for_each(|row| all.entry(key(&row)).or_default().0 = Some(row));
-    taker.into_iter().for_each(|row| all.entry(key(&row)).or_default().1 = Some(row));
+    for row in giver {
+        all.entry(key(&row)).or_default().0 = Some(row);
+    }
+    for row in taker {
+        all.entry(key(&row)).or_default().1 = Some(row);
+    }
     all.retain(|_, (giver, taker)| giver != taker);
     all
 }

@@ -60,15 +60,12 @@ fn from_server(error: &DbError) -> ShardError {
         "XX001" | "XX002" => ShardError::Corrupt(error.message().into()),
         "42501" if error.routine() == Some(ROW_CHECK) => ShardError::beyond_tenant(),
         _ => ShardError::Statement(SqlError {
-            sqlstate: intern(code),
-            message: error.message().into(),
             detail: error.detail().and_then(visible_detail),
             hint: error.hint().map(Into::into),
-            position: None,
             table: error.table().map(|table| relation_name(error.schema().unwrap_or(PUBLIC), table)),
             column: error.column().map(Into::into),
             constraint: error.constraint().map(Into::into),
-            context: None,
+            ..SqlError::new(intern(code), error.message())
         }),
     }
 }

@@ -24,9 +24,11 @@
 
 use super::fault;
 use super::pool::Conn;
+use super::stream;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
-use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
+use crate::shard::DriverToken;
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, StreamId, TenantId};
 use isles_kernel::schema::Unit;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -313,7 +315,12 @@ fn refuses_readers(old: &FenceTable, fence: &Fence) -> bool {
 }
 
 /// Changes fences once nobody is inside them, or not at all.
-pub(super) async fn set(conn: &Conn, fences: &[Fence], time: Duration) -> Result<()> {
+pub(super) async fn set(
+    conn: &Conn,
+    driven: Option<(&StreamId, DriverToken)>,
+    fences: &[Fence],
+    time: Duration,
+) -> Result<()> {
     // Zero would mean no limit to PostgreSQL.
     let limit = time.as_millis().clamp(1, i32::MAX as u128);
     let begin = format!(
@@ -321,6 +328,9 @@ pub(super) async fn set(conn: &Conn, fences: &[Fence], time: Duration) -> Result
          LOCK TABLE _isles.fence IN SHARE ROW EXCLUSIVE MODE"
     );
     conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
+    if let Some((stream, driver)) = driven {
+        stream::check(conn, stream, Some(driver)).await?;
+    }
     let mut table = FenceTable::from_fences(load(conn).await?)?;
     let locks: Vec<i32> = change_locks(&table, fences).into_iter().collect();
     fences.iter().try_for_each(|fence| table.set(fence))?;

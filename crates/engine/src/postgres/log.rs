@@ -217,6 +217,16 @@ pub(super) async fn changes(
     limit: usize,
 ) -> Result<ChangePage> {
     let end = complete(conn, env, marks).await?;
+    page(conn, history, after, end, limit).await
+}
+
+/// Changes that are committed, whether or not others may still appear between them.
+pub(super) async fn committed(conn: &Conn, history: &History, after: Seq, limit: usize) -> Result<ChangePage> {
+    let end = conn.row("SELECT coalesce(max(seq), 0) FROM _isles.log", &[]).await?.get(0);
+    page(conn, history, after, end, limit).await
+}
+
+async fn page(conn: &Conn, history: &History, after: Seq, end: i64, limit: usize) -> Result<ChangePage> {
     let from = position(after)?;
     let text =
         "SELECT seq, txn::text, tab, before, after FROM _isles.log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3";

@@ -295,7 +295,44 @@ impl Commit {
     }
 }
 
+/// What a reader of the log does where others may still commit something earlier.
+enum Gaps {
+    EndIt,
+    AreSkipped,
+}
+
 impl PostgresShard {
+    /// Sets fences, for the driver of a stream or for nobody in particular.
+    async fn fence(&self, driven: Option<(&StreamId, DriverToken)>, fences: &[Fence], time: Duration) -> Result<()> {
+        let commit = Commit::default();
+        let work = async {
+            let conn = self.inner.admin.lend().await?;
+            let done = fence::set(&conn, driven, fences, time).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(time, &commit, work).await
+    }
+
+    async fn read_log(&self, after: Seq, limit: usize, gaps: Gaps) -> Result<ChangePage> {
+        if !EVENT_ROWS.contains(&limit) {
+            return Err(ShardError::invalid(format!("a page has 1 to {} changes, not {limit}", EVENT_ROWS.end())));
+        }
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.control.lend().await?;
+            let page = match gaps {
+                Gaps::EndIt => log::changes(&conn, &*inner.env, &inner.marks, &inner.history, after, limit).await,
+                Gaps::AreSkipped => log::committed(&conn, &inner.history, after, limit).await,
+            };
+            // Being behind the log is no reason to lose the connection.
+            if matches!(page, Ok(_) | Err(ShardError::Trimmed { .. } | ShardError::Invalid(_))) {
+                conn.keep();
+            }
+            page
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
     /// Counts a commit, and now and then looks whether the log has grown too long.
     fn count_commit(&self) {
         let commits = self.inner.commits.fetch_add(1, Ordering::Relaxed) + 1;
@@ -350,13 +387,17 @@ impl Shard for PostgresShard {
     }
 
     async fn set_fences(&self, fences: Vec<Fence>, time: Duration) -> Result<()> {
-        let commit = Commit::default();
-        let work = async {
-            let conn = self.inner.admin.lend().await?;
-            let done = fence::set(&conn, &fences, time).await;
-            commit.end(conn, done).await
-        };
-        self.inner.within_commit(time, &commit, work).await
+        self.fence(None, &fences, time).await
+    }
+
+    async fn set_fences_as(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        fences: Vec<Fence>,
+        time: Duration,
+    ) -> Result<()> {
+        self.fence(Some((stream, driver)), &fences, time).await
     }
 
     async fn fences(&self) -> Result<Vec<Fence>> {
@@ -403,20 +444,11 @@ impl Shard for PostgresShard {
     }
 
     async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
-        if !EVENT_ROWS.contains(&limit) {
-            return Err(ShardError::invalid(format!("a page has 1 to {} changes, not {limit}", EVENT_ROWS.end())));
-        }
-        let inner = &self.inner;
-        let work = async {
-            let conn = inner.control.lend().await?;
-            let page = log::changes(&conn, &*inner.env, &inner.marks, &inner.history, after, limit).await;
-            // Being behind the log is no reason to lose the connection.
-            if matches!(page, Ok(_) | Err(ShardError::Trimmed { .. } | ShardError::Invalid(_))) {
-                conn.keep();
-            }
-            page
-        };
-        inner.within(OWN_LIMIT, work).await
+        self.read_log(after, limit, Gaps::EndIt).await
+    }
+
+    async fn committed_changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
+        self.read_log(after, limit, Gaps::AreSkipped).await
     }
 
     async fn add_consumer(&self, stream: &StreamId) -> Result<Seq> {

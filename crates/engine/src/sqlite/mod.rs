@@ -382,6 +382,21 @@ impl Shard for SqliteShard {
         self.write(time, move |writer| writer.set_fences(&fences)).await
     }
 
+    async fn set_fences_as(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        fences: Vec<Fence>,
+        time: Duration,
+    ) -> Result<()> {
+        let stream = stream.clone();
+        let work = move |writer: &mut Writer| {
+            stream::check(&mut writer.db, &stream, Some(driver))?;
+            writer.set_fences(&fences)
+        };
+        self.write(time, work).await
+    }
+
     async fn fences(&self) -> Result<Vec<Fence>> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().fences.fences())

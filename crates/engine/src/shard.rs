@@ -432,7 +432,7 @@ pub struct Consumer {
 }
 
 /// How new a row is: the routing version its owner wrote it under, then the position in that owner's log. Positions
-/// of two shards are not comparable; routing versions are.
+/// of two shards are not comparable; routing versions are. Nobody looks at that of a copied row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowVersion {
     pub epoch: RoutingVersion,
@@ -462,12 +462,24 @@ impl DriverToken {
     }
 }
 
+/// What the rows of a batch are. Copies and changes of one stream may come in any order, and end in the same rows, if the
+/// source had the stream's consumer before the first snapshot that is copied from was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BatchKind {
+    /// Changes of the source's log. Each is applied if it is newer than what is known of its key, and leaves its version.
+    #[default]
+    Changes,
+    /// Rows of a snapshot of the source. Whatever is known of a key is newer; a copied row leaves no version.
+    Copy,
+}
+
 /// Rows to apply, in one transaction with the position they bring the stream to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub stream: StreamId,
     /// Who brings them. The stream must be open with this very token, or nothing is applied; none: nobody asks.
     pub driver: Option<DriverToken>,
+    pub kind: BatchKind,
     pub rows: Vec<Incoming>,
     /// Where the stream stands after this batch: a position in the source's log, and a copy's cursor in the caller's
     /// own encoding. A position that is behind the stored one leaves it.
@@ -476,9 +488,9 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Rows that nobody in particular brings, and that leave the stream where it stands.
+    /// Changes that nobody in particular brings, and that leave the stream where it stands.
     pub fn new(stream: &StreamId, rows: Vec<Incoming>) -> Batch {
-        Batch { stream: stream.clone(), driver: None, rows, position: None, cursor: None }
+        Batch { stream: stream.clone(), driver: None, kind: BatchKind::Changes, rows, position: None, cursor: None }
     }
 }
 

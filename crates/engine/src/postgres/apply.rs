@@ -15,6 +15,7 @@
 //!
 //! `import` is an ordinary write: captured, checked, and with triggers.
 
+use super::copy;
 use super::ddl::{columns, quote, table_name};
 use super::fault;
 use super::pool::Conn;
@@ -23,8 +24,8 @@ use super::tenancy::OWN;
 use super::unique;
 use super::value::{Param, declared};
 use crate::error::{Result, ShardError};
-use crate::rows::{check_incoming, check_row};
-use crate::shard::{Applied, Batch, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
+use crate::rows::{IncomingCheck, check_row, other_unit, taken};
+use crate::shard::{Applied, Batch, BatchKind, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
 use isles_kernel::form;
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{Value, key_bytes};
@@ -37,7 +38,14 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     if batch.rows.len() > MAX_APPLY_ROWS {
         return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
     }
-    batch.rows.iter().try_for_each(|row| check_incoming(schema.table(&row.table)?, row))?;
+    match batch.kind {
+        BatchKind::Changes => apply_changes(conn, schema, batch).await,
+        BatchKind::Copy => copy::copy(conn, schema, batch).await,
+    }
+}
+
+async fn apply_changes(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Applied> {
+    batch.rows.iter().try_for_each(|row| IncomingCheck::new(schema.table(&row.table)?).check(row))?;
     begin_foreign(conn).await?;
     stream::take_turn(conn, batch).await?;
     let newest = newest_of(schema, batch)?;
@@ -56,7 +64,8 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
     Ok(applied)
 }
 
-async fn begin_foreign(conn: &Conn) -> Result<()> {
+/// Begins a transaction in which nothing is captured, no trigger fires and no foreign key is checked.
+pub(super) async fn begin_foreign(conn: &Conn) -> Result<()> {
     let text = format!(
         "BEGIN READ WRITE; {OWN}; SET LOCAL session_replication_role = replica; \
          SELECT set_config('isles.applying', secret, true) FROM _isles.meta"
@@ -335,7 +344,7 @@ async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Resu
     );
     match arrays.query(conn, &text).await.map_err(fault::before_commit)?.is_empty() {
         true => Ok(()),
-        false => Err(belongs_elsewhere(table)),
+        false => Err(other_unit(table)),
     }
 }
 
@@ -362,30 +371,30 @@ fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<Str
 
 async fn insert(conn: &Conn, table: &Table, rows: &[&Incoming]) -> Result<()> {
     if !table.keys.iter().any(|key| key.unique) {
-        return insert_rows(conn, table, rows).await.map_err(|error| other_unit(error, table));
+        return insert_rows(conn, table, rows).await.map_err(|error| explained(error, table));
     }
     plain(conn, "SAVEPOINT rows").await?;
     match insert_rows(conn, table, rows).await {
         Err(error) if collides(&error, table) => {
             plain(conn, "ROLLBACK TO rows").await?;
-            let kept = unique::give_way(conn, table, rows).await?;
-            insert_rows(conn, table, &kept).await.map_err(|error| other_unit(error, table))
+            let kept = unique::give_way(conn, table, BatchKind::Changes, rows).await?;
+            insert_rows(conn, table, &kept).await.map_err(|error| explained(error, table))
         }
-        result => result.map_err(|error| other_unit(error, table)),
+        result => result.map_err(|error| explained(error, table)),
     }
 }
 
-async fn plain(conn: &Conn, text: &str) -> Result<()> {
+pub(super) async fn plain(conn: &Conn, text: &str) -> Result<()> {
     conn.batch_execute(text).await.map_err(fault::before_commit)
 }
 
 /// Why rows could not be inserted: an error of ours before anything was sent, or the server's.
-enum Refusal {
+pub(super) enum Refusal {
     Ours(ShardError),
     Server(tokio_postgres::Error),
 }
 
-async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::result::Result<(), Refusal> {
+pub(super) async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::result::Result<(), Refusal> {
     let values: Vec<(&Unit, &[Value])> = rows.iter().filter_map(|row| Some((&row.unit, row.row.as_deref()?))).collect();
     if values.is_empty() {
         return Ok(());
@@ -397,7 +406,7 @@ async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::res
 }
 
 /// The unique key that a row collides on, if that is what the server says.
-fn taken_key(error: &Refusal) -> Option<&str> {
+pub(super) fn taken_key(error: &Refusal) -> Option<&str> {
     let Refusal::Server(error) = error else { return None };
     error.as_db_error().filter(|error| error.code().code() == "23505")?.constraint()
 }
@@ -406,19 +415,19 @@ fn collides(error: &Refusal, table: &Table) -> bool {
     taken_key(error).is_some_and(|name| table.keys.iter().any(|key| key.name == name))
 }
 
-/// A primary key that is taken although the unit's own row was deleted is another unit's.
-fn other_unit(error: Refusal, table: &Table) -> ShardError {
-    if taken_key(&error).is_some() && !collides(&error, table) {
-        return belongs_elsewhere(table);
+/// A primary key that is taken although the unit's own row was deleted is another unit's, and so is a value of a unique
+/// key that is taken although its rivals have been asked to give way. Those of a key over expressions are not asked.
+pub(super) fn explained(error: Refusal, table: &Table) -> ShardError {
+    let key = taken_key(&error).map(|name| table.keys.iter().find(|key| key.name == name));
+    match key {
+        Some(None) => return other_unit(table),
+        Some(Some(key)) if key.unique_columns().is_some() => return taken(table),
+        _ => {}
     }
     match error {
         Refusal::Ours(error) => error,
         Refusal::Server(error) => fault::before_commit(error),
     }
-}
-
-fn belongs_elsewhere(table: &Table) -> ShardError {
-    ShardError::statement("23505", format!("a row of table \"{}\" with this key belongs to another unit", table.name))
 }
 
 /// Imports rows in an open transaction, up to its COMMIT.
@@ -452,7 +461,7 @@ pub(super) async fn import(
     }
     let written = arrays.run(conn, &text).await.map_err(fault::before_commit)?;
     if written != values.len() as u64 {
-        return Err(belongs_elsewhere(table));
+        return Err(other_unit(table));
     }
     Ok(rows.len() as u64)
 }

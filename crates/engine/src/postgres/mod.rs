@@ -20,6 +20,7 @@
 //!   * [`usage`]        what tenants store, and how a tenant's rows go
 //!   * [`stream`]       how far rows of other shards have come, and who brings them
 //!   * [`apply`]        rows from elsewhere
+//!   * [`copy`]         rows of a snapshot of another shard
 //!   * [`unique`]       rows that collide while they arrive out of order
 //!
 //! User tables are in `public`. There are three pools, so that no one waits for a connection that is held by someone
@@ -33,6 +34,7 @@
 
 mod apply;
 mod binding;
+mod copy;
 mod ddl;
 mod fault;
 mod fence;

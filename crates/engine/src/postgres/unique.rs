@@ -6,7 +6,8 @@
 //!
 //! The row with the older version gives way. It has lost the value at the source before the newer row got it, so a
 //! later change of it exists and has not been applied yet; that one brings it back as it should be. Its version stays
-//! stored, as if it were there. A row that no stream has brought has no version, and is never removed.
+//! stored, as if it were there. A row without a version was copied, and gives way to any; why that is right is said in
+//! [`crate::rows`].
 
 use super::apply::{Columns, column_type, delete_keys};
 use super::ddl::{quote, table_name};
@@ -14,8 +15,8 @@ use super::fault;
 use super::pool::Conn;
 use super::snapshot::key_types;
 use super::transaction::read_value;
-use crate::error::{Result, ShardError};
-use crate::shard::{Incoming, RowVersion};
+use crate::error::Result;
+use crate::shard::{BatchKind, Incoming, RowVersion};
 use isles_kernel::names::{RoutingVersion, Seq, TenantId};
 use isles_kernel::schema::{Key, TENANT_KEY_COLUMN, Table, Unit};
 use isles_kernel::value::{Value, key_bytes};
@@ -23,12 +24,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::types::Type;
 
 /// Makes room for `rows`, which collide on a unique key; returns those that are to be written.
-pub(super) async fn give_way<'a>(conn: &Conn, table: &Table, rows: &[&'a Incoming]) -> Result<Vec<&'a Incoming>> {
+pub(super) async fn give_way<'a>(
+    conn: &Conn,
+    table: &Table,
+    kind: BatchKind,
+    rows: &[&'a Incoming],
+) -> Result<Vec<&'a Incoming>> {
     let mut kept = rows.to_vec();
     // A key over expressions or some of the rows refuses the batch instead: which rows collide is not known here.
     for key in table.keys.iter().filter(|key| key.unique_columns().is_some()) {
-        kept = newest_of_each_value(table, key, &kept);
-        kept = against_stored(conn, table, key, kept).await?;
+        kept = one_of_each_value(table, kind, key, &kept);
+        kept = against_stored(conn, table, kind, key, kept).await?;
     }
     Ok(kept)
 }
@@ -45,19 +51,21 @@ fn values(table: &Table, key: &Key, incoming: &Incoming) -> Option<Vec<Value>> {
     (!values.iter().any(Value::is_null)).then_some(values)
 }
 
-fn newest_of_each_value<'a>(table: &Table, key: &Key, rows: &[&'a Incoming]) -> Vec<&'a Incoming> {
-    let mut newest: BTreeMap<Vec<u8>, RowVersion> = BTreeMap::new();
-    for row in rows {
+/// Of the rows with one value, the newest; of copied ones, any.
+fn one_of_each_value<'a>(table: &Table, kind: BatchKind, key: &Key, rows: &[&'a Incoming]) -> Vec<&'a Incoming> {
+    let rank = |at: usize, row: &Incoming| ((kind == BatchKind::Changes).then_some(row.version), at);
+    let mut first = BTreeMap::new();
+    for (at, row) in rows.iter().enumerate() {
         if let Some(values) = values(table, key, row) {
-            let version = newest.entry(key_bytes(&values)).or_insert(row.version);
-            *version = row.version.max(*version);
+            let highest = first.entry(key_bytes(&values)).or_insert(rank(at, row));
+            *highest = rank(at, row).max(*highest);
         }
     }
-    let wins = |row: &&&Incoming| match values(table, key, row) {
-        Some(values) => newest.get(&key_bytes(&values)) == Some(&row.version),
+    let wins = |at: usize, row: &Incoming| match values(table, key, row) {
+        Some(values) => first.get(&key_bytes(&values)) == Some(&rank(at, row)),
         None => true,
     };
-    rows.iter().filter(wins).copied().collect()
+    rows.iter().enumerate().filter(|(at, row)| wins(*at, row)).map(|(_, row)| *row).collect()
 }
 
 /// A stored row that has a value of one of our rows.
@@ -70,6 +78,7 @@ struct Collision {
 async fn against_stored<'a>(
     conn: &Conn,
     table: &Table,
+    kind: BatchKind,
     key: &Key,
     rows: Vec<&'a Incoming>,
 ) -> Result<Vec<&'a Incoming>> {
@@ -79,16 +88,10 @@ async fn against_stored<'a>(
     for collision in &collisions {
         let row = rows[collision.at];
         match versions.get(&key_bytes(&collision.key)) {
-            None => {
-                let message = format!(
-                    "a row of table \"{}\" that is not of this stream has the same \"{}\"",
-                    table.name, key.name
-                );
-                return Err(ShardError::statement("23505", message));
-            }
-            Some(stored) if *stored > row.version => drop(losers.insert(collision.at)),
-            // A unique key contains the shard key, so both rows are of one unit.
-            Some(_) => evicted.push((&row.unit, collision.key.as_slice())),
+            Some(stored) if kind == BatchKind::Copy || *stored > row.version => drop(losers.insert(collision.at)),
+            // A unique key contains the shard key, so both rows are of one unit; should they not be, it is not deleted,
+            // and stays in the way.
+            _ => evicted.push((&row.unit, collision.key.as_slice())),
         }
     }
     delete_keys(conn, table, &evicted).await?;

@@ -5,16 +5,18 @@
 //! any order and any number of times. A deleted row leaves its version, too, which keeps an older copy from bringing
 //! it back. The stream's driver is asked for, and its position stored, in the same transaction.
 //!
-//! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. Two
-//! rows may claim one unique value for a while, since the change by which one gave it up has not come yet. The older
-//! claim gives way: its row is not there until its own next change comes, which the source has made.
+//! Triggers and foreign keys do not fire on this connection: what they did on the source is in the source's log. Of two
+//! rows that claim one unique value the one with the older version gives way, and one without a version, which was
+//! copied, to any; why that is right is said in [`crate::rows`].
 
 use super::raw::Db;
 use super::writer::Writer;
-use super::{ddl, stream};
+use super::{copy, ddl, stream};
 use crate::error::{Result, ShardError};
-use crate::rows::{check_incoming, check_row};
-use crate::shard::{ActsFor, Applied, Batch, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow};
+use crate::rows::{IncomingCheck, check_row, other_unit, taken};
+use crate::shard::{
+    ActsFor, Applied, Batch, BatchKind, ImportMode, Incoming, Limits, RowVersion, Statement, StoredRow,
+};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value, key_bytes};
@@ -23,18 +25,19 @@ use std::sync::Arc;
 
 /// The statements that write one table.
 pub(super) struct TableWrites {
-    table: Table,
+    pub(super) table: Table,
     put: Arc<str>,
     delete: Arc<str>,
     /// Reads the bucket of a key.
     bucket: Arc<str>,
     /// For each unique key: finds other rows with the same values, and where these are in a row.
     rivals: Vec<(Arc<str>, Vec<usize>)>,
-    key_types: Arc<[DataType]>,
+    /// What is found of a rival: its key and, where it has one, its bucket.
+    rival_types: Arc<[DataType]>,
 }
 
 impl TableWrites {
-    fn new(table: &Table) -> TableWrites {
+    pub(super) fn new(table: &Table) -> TableWrites {
         let key = table.physical_key();
         let matched: Vec<String> = (1..).zip(&key).map(|(n, name)| format!("{} = ${n}", ddl::quoted(name))).collect();
         let matched = matched.join(" AND ");
@@ -44,7 +47,7 @@ impl TableWrites {
             delete: format!("DELETE FROM {name} WHERE {matched}").into(),
             bucket: format!("SELECT {BUCKET_COLUMN} FROM {name} WHERE {matched}").into(),
             rivals: plain_unique(table).map(|unique| rivals(table, &key, unique)).collect(),
-            key_types: key_types(table, &key),
+            rival_types: rival_types(table, &key),
             table: table.clone(),
         }
     }
@@ -77,8 +80,9 @@ fn rivals(table: &Table, key: &[String], unique: &Key) -> (Arc<str>, Vec<usize>)
     if matches!(table.kind, TableKind::Tenant) {
         same.push(own[0].clone());
     }
+    let bucket = if is_hash(table) { format!(", {BUCKET_COLUMN}") } else { String::new() };
     let sql = format!(
-        "SELECT {} FROM {} WHERE {} AND NOT ({})",
+        "SELECT {}{bucket} FROM {} WHERE {} AND NOT ({})",
         ddl::quoted_list(key),
         ddl::quoted(&table.name),
         same.join(" AND "),
@@ -87,42 +91,58 @@ fn rivals(table: &Table, key: &[String], unique: &Key) -> (Arc<str>, Vec<usize>)
     (sql.into(), unique.columns.iter().filter_map(|name| table.position(name)).collect())
 }
 
-fn key_types(table: &Table, key: &[String]) -> Arc<[DataType]> {
+fn is_hash(table: &Table) -> bool {
+    matches!(table.kind, TableKind::Hash { .. })
+}
+
+fn rival_types(table: &Table, key: &[String]) -> Arc<[DataType]> {
     let ty = |name: &String| table.position(name).map_or(DataType::Text, |at| table.columns[at].ty);
-    key.iter().map(ty).collect()
+    key.iter().map(ty).chain(is_hash(table).then_some(DataType::Int4)).collect()
 }
 
 /// `(a, b) VALUES ($1, $2)` over all physical columns.
-fn columns_and_values(table: &Table) -> String {
+pub(super) fn columns_and_values(table: &Table) -> String {
     let hidden: Vec<String> = table.hidden_columns().iter().map(|name| (*name).to_string()).collect();
     let names: Vec<&String> = hidden.iter().chain(table.columns.iter().map(|column| &column.name)).collect();
     let params: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
     format!("({}) VALUES ({})", ddl::quoted_list(names), params.join(", "))
 }
 
-/// Values of all physical columns.
-fn physical(unit: &Unit, values: &[Value]) -> Vec<Value> {
-    let hidden = match unit {
+/// Values of the hidden columns.
+pub(super) fn hidden(unit: &Unit) -> Vec<Value> {
+    match unit {
         Unit::Bucket(_, bucket) => vec![Value::Int(i64::from(bucket.0))],
         Unit::Tenant(tenant) => {
             let name = tenant.as_ref().map(TenantId::as_str);
             vec![Value::text(name.unwrap_or("")), name.map_or(Value::Null, Value::text)]
         }
         Unit::Shared => vec![],
-    };
-    hidden.into_iter().chain(values.iter().cloned()).collect()
+    }
+}
+
+/// Values of all physical columns.
+fn physical(unit: &Unit, values: &[Value]) -> Vec<Value> {
+    hidden(unit).into_iter().chain(values.iter().cloned()).collect()
 }
 
 pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     let schema = writer.state.schema.clone();
     let db = writer.applier()?;
     stream::check(db, &batch.stream, batch.driver)?;
+    let applied = match batch.kind {
+        BatchKind::Changes => apply_changes(db, &schema, batch)?,
+        BatchKind::Copy => copy::copy(db, &schema, batch)?,
+    };
+    stream::store(db, batch)?;
+    Ok(applied)
+}
+
+fn apply_changes(db: &mut Db, schema: &Schema, batch: &Batch) -> Result<Applied> {
     let mut tables = BTreeMap::new();
     let mut applied = Applied::default();
     for incoming in &batch.rows {
-        apply_row(db, &batch.stream, table_writes(&mut tables, &schema, &incoming.table)?, incoming, &mut applied)?;
+        apply_row(db, &batch.stream, table_writes(&mut tables, schema, &incoming.table)?, incoming, &mut applied)?;
     }
-    stream::store(db, batch)?;
     Ok(applied)
 }
 
@@ -144,7 +164,7 @@ fn apply_row(
     incoming: &Incoming,
     applied: &mut Applied,
 ) -> Result<()> {
-    check_incoming(&writes.table, incoming)?;
+    IncomingCheck::new(&writes.table).check(incoming)?;
     let key = key_bytes(&incoming.key);
     let known = row_version(db, &incoming.table, &key)?;
     if known.is_some_and(|known| known >= incoming.version) {
@@ -155,7 +175,7 @@ fn apply_row(
         check_unit(db, writes, incoming)?;
     }
     match &incoming.row {
-        Some(row) if make_room(db, writes, incoming, row)? => {
+        Some(row) if make_room(db, writes, incoming, row, Some(incoming.version))? => {
             put(db, writes, &incoming.unit, row)?;
             applied.written += 1;
         }
@@ -177,25 +197,40 @@ pub(super) fn put(db: &mut Db, writes: &TableWrites, unit: &Unit, row: &[Value])
     db.run_own(&put, &Limits::default()).map(drop)
 }
 
-/// Removes rows whose claim to a unique value is older; whether the incoming row has the newest.
-fn make_room(db: &mut Db, writes: &TableWrites, incoming: &Incoming, row: &[Value]) -> Result<bool> {
+/// Removes rows whose claim to a unique value is older; whether the incoming row has the newest. A copied row has no
+/// version, and any is newer.
+pub(super) fn make_room(
+    db: &mut Db,
+    writes: &TableWrites,
+    incoming: &Incoming,
+    row: &[Value],
+    version: Option<RowVersion>,
+) -> Result<bool> {
     for (sql, columns) in &writes.rivals {
         let params = incoming.key.iter().cloned().chain(columns.iter().map(|at| row[*at].clone())).collect();
-        let find = Statement::new(sql.clone(), params).returning(writes.key_types.clone());
+        let find = Statement::new(sql.clone(), params).returning(writes.rival_types.clone());
         for rival in db.run_own(&find, &Limits::default())?.rows {
-            match row_version(db, &incoming.table, &key_bytes(&rival))? {
-                Some(version) if version > incoming.version => return Ok(false),
-                Some(_) => delete(db, writes, &rival)?,
-                // No stream has brought it, so none will bring it back.
-                None => return Err(taken(&writes.table)),
+            let (key, bucket) = rival.split_at(incoming.key.len());
+            match row_version(db, &incoming.table, &key_bytes(key))? {
+                Some(known) if Some(known) > version => return Ok(false),
+                None if !is_of(&incoming.unit, bucket) => return Err(taken(&writes.table)),
+                _ => delete(db, writes, key)?,
             }
         }
     }
     Ok(true)
 }
 
+/// Whether a row with this bucket, if it has one, is of a unit. Keys of tenant tables have the tenant in them.
+fn is_of(unit: &Unit, bucket: &[Value]) -> bool {
+    match (unit, bucket) {
+        (Unit::Bucket(_, wanted), [Value::Int(found)]) => *found == i64::from(wanted.0),
+        _ => true,
+    }
+}
+
 /// A row that was here before the stream, with the same key but of another unit, belongs to someone else.
-fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<()> {
+pub(super) fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<()> {
     let Unit::Bucket(_, bucket) = &incoming.unit else { return Ok(()) };
     let read = Statement::new(writes.bucket.clone(), incoming.key.clone()).returning([DataType::Int4]);
     let there = db.run_own(&read, &Limits::default())?;
@@ -205,17 +240,7 @@ fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<
     }
 }
 
-fn taken(table: &Table) -> ShardError {
-    let message = format!("a row of \"{}\" that is not of this stream has the same unique value", table.name);
-    ShardError::statement("23505", message)
-}
-
-fn other_unit(table: &Table) -> ShardError {
-    let message = format!("a row of \"{}\" with this key belongs to another unit", table.name);
-    ShardError::statement("23505", message)
-}
-
-fn row_version(db: &mut Db, table: &str, key: &[u8]) -> Result<Option<RowVersion>> {
+pub(super) fn row_version(db: &mut Db, table: &str, key: &[u8]) -> Result<Option<RowVersion>> {
     let sql = "SELECT epoch, seq FROM _isles_row_version WHERE name = $1 AND key = $2";
     let rows = db.own(sql, &[Value::text(table), Value::Bytes(key.to_vec())], &[DataType::Int8; 2])?;
     Ok(match rows.first().map(Vec::as_slice) {

@@ -23,6 +23,7 @@
 //!   * `reader`       the pool of readers
 //!   * `stream`       how far rows of other shards have come, and who brings them
 //!   * `apply`        rows that come from other shards
+//!   * `copy`         rows of a snapshot of another shard
 //!   * `redo`         what a transaction did, so that it can be done again
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
@@ -43,6 +44,7 @@ pub mod vfs;
 mod apply;
 pub mod backup;
 mod capture;
+mod copy;
 mod ddl;
 mod explain;
 pub mod fleet;

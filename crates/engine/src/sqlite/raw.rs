@@ -60,6 +60,13 @@ impl Failure {
     }
 }
 
+/// How a statement ended that may find a key or a unique value taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ran {
+    Done,
+    Taken,
+}
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -475,6 +482,27 @@ impl Db {
         let prepared = self.prepare(sql, Origin::Own)?;
         let rows = run_own(&prepared, params, columns);
         rows.map_err(|error| self.explain(error))
+    }
+
+    /// Prepares text that the engine composed and that its caller runs many times. It must be dropped before this is.
+    pub(super) fn prepare_own(&mut self, sql: &str) -> Result<Prepared> {
+        self.prepare(sql, Origin::Own)
+    }
+
+    /// Runs a prepared statement without a result; its parameters are `$1`, `$2`, … in the order of the text.
+    pub(super) fn run_bound<'a>(
+        &mut self,
+        prepared: &Prepared,
+        params: impl Iterator<Item = &'a Value>,
+    ) -> Result<Ran> {
+        let bound = (1..).zip(params).try_for_each(|(index, value)| value::bind(prepared, index, value));
+        let ran = bound.and_then(|()| step(prepared));
+        prepared.reset();
+        match ran {
+            Ok(_) => Ok(Ran::Done),
+            Err(Failure { code: ffi::SQLITE_CONSTRAINT_PRIMARYKEY | ffi::SQLITE_CONSTRAINT_UNIQUE }) => Ok(Ran::Taken),
+            Err(failure) => Err(self.explain(failure)),
+        }
     }
 
     /// Runs composed text and hands each row to `each`, without keeping them.

@@ -3,6 +3,7 @@
 use crate::copying::{batch, check_equal, copied, digest};
 use crate::fixtures::World;
 use crate::given::*;
+use crate::random;
 use crate::seen;
 use crate::snapshots::copy_and_tail;
 use crate::values::{fill, matrix, matrix_rows, stored};
@@ -54,6 +55,13 @@ pub(crate) async fn every_value_survives_in_the_log(here: World, there: World) {
 pub(crate) async fn a_copy_and_its_tail_end_equal(here: World, there: World) {
     let (source, target) = (here.shard().await, there.shard().await);
     copy_and_tail(&source, &target, 77).await;
+}
+
+/// I-10, I-11, I-34
+pub(crate) async fn copies_and_changes_in_any_order_end_equal(here: World, there: World) {
+    for seed in 0..random::rounds(4) as u64 {
+        crate::interleaved::check(&here, &there, 100 + seed).await;
+    }
 }
 
 /// I-10

@@ -1,7 +1,7 @@
 //! What a move does with the trait: rows of a snapshot and changes of a log become rows to apply.
 
 use crate::given::Db;
-use isles_engine::shard::{Batch, Digest, Incoming, KeyRange, RowVersion, Snapshot, StoredRow};
+use isles_engine::shard::{Batch, BatchKind, Digest, Incoming, KeyRange, RowVersion, Snapshot, StoredRow};
 use isles_kernel::change::Change;
 use isles_kernel::names::{RoutingVersion, Seq, StreamId};
 use isles_kernel::schema::Table;
@@ -38,6 +38,10 @@ pub(crate) fn tailed(change: &Change) -> Incoming {
 
 pub(crate) fn batch(stream: &StreamId, rows: Vec<Incoming>) -> Batch {
     Batch::new(stream, rows)
+}
+
+pub(crate) fn copies(stream: &StreamId, rows: Vec<Incoming>) -> Batch {
+    Batch { kind: BatchKind::Copy, ..batch(stream, rows) }
 }
 
 /// Copies a table of a snapshot into another shard, in pages of random sizes.

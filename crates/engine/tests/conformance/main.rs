@@ -10,6 +10,7 @@
 //!   * [`random`]    values of each type, from a seed
 //!   * [`workload`]  writers that do a bit of everything
 //!   * [`copying`]   what a move does with the trait
+//!   * [`interleaved`]  a copy and its mirror, in any order
 //!
 //! `ISLES_TEST_ROUNDS=20` makes the randomized tests go round 20 times as often.
 
@@ -20,6 +21,7 @@ mod given;
 mod seen;
 
 mod copying;
+mod interleaved;
 mod random;
 mod workload;
 
@@ -28,6 +30,7 @@ mod alterations;
 mod applies;
 mod bindings;
 mod changelog;
+mod copies;
 mod digests;
 mod fences;
 mod imports;
@@ -230,6 +233,15 @@ on_both_engines! {
         keys_equal_by_value_are_one_row,
         two_appliers_of_one_stream_do_no_harm,
     }
+    copies {
+        a_copied_row_loses_against_whatever_is_known,
+        a_copied_rival_gives_way_to_a_change,
+        copied_rivals_give_way_to_each_other,
+        a_rival_of_another_unit_is_not_removed,
+        a_copy_that_fails_leaves_nothing,
+        copied_rows_are_not_captured_and_set_nothing_off,
+        copies_and_changes_in_any_order_end_equal,
+    }
     streams {
         an_earlier_driver_changes_nothing,
         a_stream_is_driven_once_it_is_open,
@@ -340,6 +352,7 @@ across_engines! {
     every_value_survives_the_way_there_and_back,
     every_value_survives_in_the_log,
     a_copy_and_its_tail_end_equal,
+    copies_and_changes_in_any_order_end_equal,
     tenants_move_with_their_rows,
     equal_changes_give_equal_schemas,
 }

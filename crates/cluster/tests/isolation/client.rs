@@ -36,6 +36,23 @@ impl Record {
         self.clock += 1;
         self.clock
     }
+
+    /// Begins a transaction that appends one new element; whoever dies before its end may have done so.
+    pub(crate) fn begin_append(&mut self, process: u64, key: Key) -> (usize, Element) {
+        self.next_element += 1;
+        let element = Element(self.next_element);
+        let invoked_at = self.tick();
+        let ops = vec![Op::Append { key, element }];
+        let outcome = Outcome::Indeterminate;
+        self.history.txns.push(Txn { process, invoked_at, completed_at: None, ops, outcome });
+        (self.history.txns.len() - 1, element)
+    }
+
+    pub(crate) fn end(&mut self, at: usize, outcome: Outcome) {
+        let now = self.tick();
+        let txn = &mut self.history.txns[at];
+        (txn.outcome, txn.completed_at) = (outcome, Some(now));
+    }
 }
 
 pub(crate) struct Client {
@@ -195,9 +212,7 @@ impl Client {
         if let Some(code) = error {
             *record.errors.entry(code).or_default() += 1;
         }
-        let now = record.tick();
-        let txn = &mut record.history.txns[at];
-        (txn.outcome, txn.completed_at) = (outcome, Some(now));
+        record.end(at, outcome);
     }
 
     async fn carry_out(&mut self, at: usize, steps: &[Step], alone: bool) -> Result<(), SqlError> {

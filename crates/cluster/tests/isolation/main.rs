@@ -12,5 +12,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 mod client;
+mod moving;
 mod postgres;
 mod simulated;

@@ -45,7 +45,7 @@ use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
-use crate::moves::Moves;
+use crate::moves::{self, Moves};
 use crate::roles;
 use crate::session::plans::Plans;
 use crate::tenants::Tenants;
@@ -98,6 +98,7 @@ pub struct Config {
     pub catalog: catalog::Options,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
+    pub planted_move: Option<moves::Planted>,
 }
 
 impl Config {
@@ -111,6 +112,7 @@ impl Config {
             postgres: PostgresOptions::default(),
             catalog: catalog::Options::default(),
             planted: None,
+            planted_move: None,
         }
     }
 
@@ -188,7 +190,8 @@ impl Database {
             Arc::new(ShardSet::new(places, config.folder, options, about.strategy, catalog.clone(), env.clone()));
         let prefix = pledge_prefix(about.id);
         recover(&*catalog, &shards, &prefix).await?;
-        let routing = Routing::open(catalog.clone(), &names).await?;
+        let mut routing = Routing::open(catalog.clone(), &names).await?;
+        routing.freeze_if(config.planted_move == Some(moves::Planted::OldMap));
         routing.set_fences(&shards).await?;
         let schema = schema::open(&*catalog, &shards).await?;
         let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
@@ -210,7 +213,7 @@ impl Database {
             writers: Arc::default(),
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
-            moves: Moves::default(),
+            moves: Moves::new(config.planted_move),
             held: Arc::default(),
             tenants,
             names,

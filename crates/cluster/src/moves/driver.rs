@@ -14,7 +14,7 @@ use super::lane::{Halt, Lane, stream_of};
 use super::mirror::{Mirror, Mirrored};
 use super::store::{self, Stored, Unsaved, lease_key};
 use super::verify::Comparison;
-use super::{clean, log_step, now, switch};
+use super::{Planted, clean, log_step, now, switch};
 use crate::catalog::{CatalogError, LeaseToken, Transaction};
 use crate::commit::decision::catalog_error;
 use crate::database::Database;
@@ -94,7 +94,7 @@ async fn drive(database: &Arc<Database>, id: &PlanId, owner: &str, news: &Notify
         Err(CatalogError::HeldByOther(_)) => return Err(Halt::Superseded),
         Err(error) => return Err(Halt::Later(catalog_error(error))),
     };
-    let token = DriverToken(lease.0);
+    let token = DriverToken(if database.moves.plants(Planted::OneToken) { 1 } else { lease.0 });
     for shard in [&stored.plan.source_shard, &stored.plan.target_shard] {
         let shard = database.shards.get(shard).await?;
         shard.open_stream(&stream_of(&stored.plan), token).await?;
@@ -249,7 +249,13 @@ impl Driver<'_> {
                 Ok(())
             }
             Effect::CloseGiver => switch::close_giver(&lane, &plan).await,
-            Effect::OpenTaker => switch::open_taker(&lane, &plan).await,
+            Effect::OpenTaker => {
+                switch::open_taker(&lane, &plan).await?;
+                match self.database.moves.plants(Planted::ReplayLast) {
+                    true => self.mirror().await?.replay(&lane).await,
+                    false => Ok(()),
+                }
+            }
             Effect::ReopenGiver => switch::reopen_giver(&lane, &plan).await,
             Effect::Clean => clean::clean(&lane, &plan).await,
         }

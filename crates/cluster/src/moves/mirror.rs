@@ -10,6 +10,7 @@
 //! A lag that has not been measured is not zero (`None`); and a shard that is busy with others' rows does not make a
 //! move late: their changes are passed over.
 
+use super::Planted;
 use super::lane::{Halt, Lane};
 use crate::database::shards::OpenShard;
 use isles_engine::error::ShardError;
@@ -82,6 +83,9 @@ impl Mirror {
     /// go; what moves has none, so that is read beyond them.
     pub(super) async fn drain(&mut self, lane: &Lane) -> Result<(), Halt> {
         let giver = lane.giver().await?;
+        if lane.database.moves.plants(Planted::NoDrain) {
+            return Ok(());
+        }
         self.to(lane, giver.seq().await?).await?;
         let mut after = self.position;
         loop {
@@ -95,6 +99,15 @@ impl Mirror {
             }
             after = page.through;
         }
+    }
+
+    /// Mirrors the last changes again, as if they were new.
+    pub(super) async fn replay(&self, lane: &Lane) -> Result<(), Halt> {
+        let page = lane.giver().await?.changes(Seq(self.position.0.saturating_sub(8)), PAGE).await?;
+        let newer = |row: Incoming| Incoming { version: lane.version(Seq(row.version.seq.0 + (1 << 40))), ..row };
+        let rows = moving(lane, &page.changes, page.through).into_iter().map(newer).collect();
+        lane.taker().await?.apply(lane.changes(rows, None)).await?;
+        Ok(())
     }
 
     /// How far the giver's log is ahead.
@@ -128,6 +141,8 @@ pub(super) async fn watch(lane: &Lane, watched: &OpenShard, other: &OpenShard) -
 fn moving(lane: &Lane, changes: &[Change], end: Seq) -> Vec<Incoming> {
     let policy = lane.policy();
     let ours = changes.iter().filter(|change| change.seq <= end && lane.units.contains(&change.unit, &policy));
+    let keeps_deletes = !lane.database.moves.plants(Planted::IgnoreDeletes);
+    let ours = ours.filter(|change| keeps_deletes || change.after.is_some());
     let incoming = |change: &Change| Incoming {
         table: change.table.clone(),
         unit: change.unit.clone(),

@@ -63,15 +63,45 @@ pub struct Order {
     pub options: moves::Options,
 }
 
+/// Bugs that moves can be told to have. A harness that does not find them proves nothing (I-69).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// The tail is not drained before the target serves (planted bug 4).
+    NoDrain,
+    /// Deletes are not mirrored (planted bug 5).
+    IgnoreDeletes,
+    /// A switch raises the routing version by two (planted bug 6).
+    VersionByTwo,
+    /// A statement that may have happened is sent again as a new one (planted bug 7).
+    RetryIndeterminate,
+    /// The map is read once and never again (planted bug 8).
+    OldMap,
+    /// All drivers have one token, so that a late one is not told from the one that drives (planted bug 20).
+    OneToken,
+    /// Who gives a switch up leaves the fence (planted bug 23).
+    ForgetFence,
+    /// What was mirrored last is mirrored again when the target serves (planted bug 24).
+    ReplayLast,
+}
+
 /// The plans that this process drives.
 #[derive(Default)]
 pub(crate) struct Moves {
+    planted: Option<Planted>,
     driven: Mutex<BTreeMap<PlanId, Arc<Notify>>>,
     /// Held by whoever says that a shard has strangers, or that it has none any more.
     strangers: tokio::sync::Mutex<()>,
 }
 
 impl Moves {
+    pub(crate) fn new(planted: Option<Planted>) -> Moves {
+        Moves { planted, ..Moves::default() }
+    }
+
+    pub(crate) fn plants(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
+
     fn driven(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Notify>>> {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,7 +15,7 @@ use super::lane::{Halt, Lane};
 use super::mirror::{self, Mirror};
 use super::store::{self, Stored, Unsaved};
 use super::verify::{Pair, rows_of};
-use super::{copy, now};
+use super::{Planted, copy, now};
 use crate::catalog::{CommitId, LeaseToken, Transaction};
 use crate::commit::decision::catalog_error;
 use crate::database::routing;
@@ -25,6 +25,7 @@ use isles_engine::shard::KeyRange;
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Direction, Event, Plan};
 use isles_kernel::names::RoutingVersion;
+use isles_kernel::routing::RoutingError;
 use std::time::Duration;
 
 /// How long fences wait for transactions where no client is held up.
@@ -125,7 +126,12 @@ pub(super) async fn switch(lane: &Lane, stored: &Stored, lease: LeaseToken) -> R
     for _ in 0..ATTEMPTS {
         let (record, policy) = lane.database.routing.read().await?;
         let change = lane.units.rerouted(&lane.giver, &lane.taker, &policy);
-        let next = policy.apply(&change).map_err(|error| Halt::Never(SqlError::new("55000", error.to_string())))?;
+        let refused = |error: RoutingError| Halt::Never(SqlError::new("55000", error.to_string()));
+        let mut next = policy.apply(&change).map_err(refused)?;
+        if lane.database.moves.plants(Planted::VersionByTwo) {
+            let back = lane.units.rerouted(&lane.taker, &lane.giver, &next);
+            next = next.apply(&back).and_then(|next| next.apply(&change)).map_err(refused)?;
+        }
         let mut plan = stored.plan.clone();
         let event = Event::Switched { version: next.version() };
         plan.step(event, now(&lane.database)).map_err(|_| Halt::Changed)?;
@@ -137,7 +143,9 @@ pub(super) async fn switch(lane: &Lane, stored: &Stored, lease: LeaseToken) -> R
         let with = routing::recorded(with, &policy, &next, &why, now(&lane.database))?;
         match store::save(catalog, stored, plan, Some(lease), with).await {
             Ok(saved) => {
-                lane.database.routing.store(std::sync::Arc::new(next));
+                if !lane.database.moves.plants(Planted::OldMap) {
+                    lane.database.routing.store(std::sync::Arc::new(next));
+                }
                 return Ok(saved);
             }
             Err(Unsaved::Conflict) if is_unchanged(lane, stored).await? => {}
@@ -183,6 +191,9 @@ pub(super) async fn open_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
 pub(super) async fn reopen_giver(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
     let version = lane.database.routing.refresh().await?.version();
     let giver = lane.giver().await?;
+    if lane.database.moves.plants(Planted::ForgetFence) {
+        return Ok(());
+    }
     lane.fence_units(&giver, version, FenceMode::Open, FENCE_TIME).await?;
     lane.database.routing.wake();
     if plan.direction == Direction::Forward {

@@ -2,7 +2,7 @@
 //!
 //! A source with a consumer is written to, while ranges of several of its snapshots are copied to a target and changes
 //! of its log are mirrored there: ranges from any snapshot in any order, some of them again and late, batches of changes
-//! again, too. Unique values pass from row to row, rows go and come back, keys, units and tenants' rows change. In the end
+//! again and held up, too. Unique values pass from row to row, rows go and come back, keys, units and tenants' rows change. In the end
 //! both shards have the same rows.
 
 use crate::copying::{batch, check_equal, copied, copies, tailed};
@@ -16,7 +16,7 @@ use isles_kernel::value::Value;
 use isles_sim::rng::Rng;
 use std::time::{Duration, Instant};
 
-const STEPS: usize = 60;
+const STEPS: usize = 100;
 const SNAPSHOTS: usize = 3;
 /// Few, so that rows meet.
 const ROOMS: u64 = 2;
@@ -123,6 +123,8 @@ struct Moving {
     snapshots: Vec<Box<dyn Snapshot>>,
     /// Where the mirror stands in the source's log.
     position: Seq,
+    /// Changes that are held up on their way.
+    held: Vec<Batch>,
     /// What has been sent, to be sent again.
     copied: Vec<Batch>,
     mirrored: Vec<Batch>,
@@ -171,16 +173,26 @@ impl Moving {
         self.copy_some(&table, Some(after)).await;
     }
 
-    /// Mirrors the next changes; whether there were any.
+    /// Takes the next changes, which are held up or mirrored at once; whether the last one was among them.
     async fn mirror_some(&mut self) -> bool {
-        let page = self.source.changes(self.position, self.rng.range(1..7) as usize).await.expect("a page");
-        let rows: Vec<_> = page.changes.iter().map(tailed).collect();
-        let any = !rows.is_empty();
-        let changes = Batch { position: Some(page.through), ..batch(&stream("move"), rows) };
-        self.send(changes.clone()).await;
-        self.mirrored.push(changes);
+        let page = self.source.changes(self.position, self.rng.range(1..5) as usize).await.expect("a page");
+        let rows = page.changes.iter().map(tailed).collect();
+        self.held.push(Batch { position: Some(page.through), ..batch(&stream("move"), rows) });
         self.position = page.through;
-        any
+        if self.rng.chance(1, 2) {
+            self.let_go().await;
+        }
+        page.changes.iter().any(|change| change.table == "plans")
+    }
+
+    /// Mirrors any of the changes that are held up.
+    async fn let_go(&mut self) {
+        if !self.held.is_empty() {
+            let at = self.rng.below(self.held.len() as u64) as usize;
+            let changes = self.held.swap_remove(at);
+            self.send(changes.clone()).await;
+            self.mirrored.push(changes);
+        }
     }
 
     async fn send_again(&mut self) {
@@ -192,11 +204,12 @@ impl Moving {
     }
 
     async fn step(&mut self) {
-        match self.rng.below(10) {
-            0..=3 => write(&self.source.clone(), &mut self.rng).await,
-            4 => self.take_snapshot().await,
-            5 | 6 => self.copy_anywhere().await,
-            7 | 8 => drop(self.mirror_some().await),
+        match self.rng.below(14) {
+            0..=5 => write(&self.source.clone(), &mut self.rng).await,
+            6 | 7 => self.take_snapshot().await,
+            8..=10 => self.copy_anywhere().await,
+            11 => drop(self.mirror_some().await),
+            12 => self.let_go().await,
             _ => self.send_again().await,
         }
     }
@@ -219,10 +232,13 @@ impl Moving {
     async fn catch_up(&mut self) {
         self.source.must("INSERT INTO plans (id, name) VALUES (1, 'the last')", vec![]).await;
         let patience = Instant::now() + Duration::from_secs(20);
-        let is_last = |batch: &Batch| batch.rows.iter().any(|row| row.table == "plans");
-        while !self.mirrored.last().is_some_and(is_last) {
-            self.mirror_some().await;
+        while !self.mirror_some().await {
             assert!(Instant::now() < patience, "the log does not come to its end");
+        }
+        while !self.held.is_empty() {
+            self.let_go().await;
+            self.send_again().await;
+            self.send_again().await;
         }
     }
 }
@@ -237,8 +253,17 @@ pub(crate) async fn check(from: &World, to: &World, seed: u64) {
     }
     let position = source.listen().await;
     target.open_stream(&stream("move"), DriverToken(1)).await.expect("it opens");
-    let (snapshots, copied, mirrored) = (Vec::new(), Vec::new(), Vec::new());
-    let mut moving = Moving { source, target, rng, snapshots, position, copied, mirrored, seen: Applied::default() };
+    let mut moving = Moving {
+        source,
+        target,
+        rng,
+        position,
+        snapshots: Vec::new(),
+        held: Vec::new(),
+        copied: Vec::new(),
+        mirrored: Vec::new(),
+        seen: Applied::default(),
+    };
     moving.take_snapshot().await;
     for _ in 0..STEPS {
         moving.step().await;

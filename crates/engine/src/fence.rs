@@ -212,17 +212,16 @@ impl FenceTable {
 
     /// Whether a request may do what it wants with all the units it claims.
     pub fn check(&self, claim: &Claim, access: Access) -> Result<()> {
-        claim.units.iter().try_for_each(|unit| self.check_one(claim.version, unit, access))
+        claim.units.iter().try_for_each(|unit| self.check_one(claim.version, unit, access))?;
+        self.check_strangers(claim)
     }
 
     fn check_one(&self, claimed: RoutingVersion, unit: &Claimed, access: Access) -> Result<()> {
         let fence = match unit {
             Claimed::Bucket(group, bucket) => self.bucket(group, *bucket),
-            Claimed::Buckets(group, first, last) => {
-                self.check_range(claimed, group, *first, *last, access)?;
-                return self.check_whole(unit);
+            Claimed::Buckets(group, first, last) | Claimed::OwnBuckets(group, first, last) => {
+                return self.check_range(claimed, group, *first, *last, access);
             }
-            Claimed::OwnBuckets(group, first, last) => return self.check_range(claimed, group, *first, *last, access),
             Claimed::Tenant(tenant, group, bucket) => {
                 self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket))
             }
@@ -235,19 +234,11 @@ impl FenceTable {
     ///
     /// Who reads from a snapshot also asks this of the fences from before it: strangers that have gone since are in it.
     pub(crate) fn check_strangers(&self, claim: &Claim) -> Result<()> {
-        if self.whole.is_empty() {
-            return Ok(());
-        }
-        claim.units.iter().try_for_each(|unit| self.check_whole(unit))
-    }
-
-    fn check_whole(&self, unit: &Claimed) -> Result<()> {
-        match unit {
-            Claimed::Buckets(group, ..) if matches!(self.whole.get(group), Some((_, FenceMode::Closed))) => {
-                Err(ShardError::Strangers { group: group.clone() })
-            }
+        let closed = |group: &GroupName| matches!(self.whole.get(group), Some((_, FenceMode::Closed)));
+        claim.units.iter().filter(|_| !self.whole.is_empty()).try_for_each(|unit| match unit {
+            Claimed::Buckets(group, ..) if closed(group) => Err(ShardError::Strangers { group: group.clone() }),
             _ => Ok(()),
-        }
+        })
     }
 
     /// As checking each bucket, by runs.
@@ -407,7 +398,10 @@ mod tests {
         assert!(table.set(&whole(9, FenceMode::ReadOnly)).is_err());
         table.set(&whole(9, FenceMode::Closed)).expect("valid");
         let beyond = Claimed::Buckets(group(), BucketId(5), BucketId(9));
-        assert!(matches!(check(&table, beyond, Access::Read), Err(ShardError::Moved { .. })), "first, where it is");
+        assert!(
+            matches!(check(&table, beyond, Access::Read), Err(ShardError::Moved { .. })),
+            "where it is comes first"
+        );
     }
 
     #[test]

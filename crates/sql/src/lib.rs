@@ -12,9 +12,11 @@
 //!   * [`eval`]      expressions without rows
 //!   * [`system`]    pg_catalog and information_schema
 //!   * [`reach`]     which tables a statement reads and writes
+//!   * `guard`       a condition in every use of a table
 //!   * [`scope`]     every tenant table carries its tenant
 //!   * [`route`]     which shards a statement can touch
 //!   * [`plan`]      what runs on which shards
+//!   * `owned`       a fragment that keeps to the buckets of its shard
 //!   * [`print`]     the bound tree in an engine's dialect
 //!   * [`explain`]   plans for people
 //!   * [`planted`]   bugs that tests plant
@@ -24,6 +26,8 @@ pub mod builtins;
 pub mod copy;
 pub mod eval;
 pub mod explain;
+mod guard;
+mod owned;
 pub mod parse;
 pub mod plan;
 pub mod planted;

@@ -252,6 +252,23 @@ pub struct Fragment {
     pub statement: Statement,
     /// The columns it returns, hidden ones too.
     pub fields: Vec<Field>,
+    /// Printed when they are first wanted, in [`Form::Whole`] and in [`Form::Owned`].
+    pub(crate) whole: Texts,
+    pub(crate) owned: Texts,
+}
+
+/// Which rows of hash tables a fragment takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// All that are there. Shards without strangers are asked in this form.
+    Whole,
+    /// Those of the buckets that the shard owns.
+    Owned,
+}
+
+/// A fragment's texts.
+#[derive(Default)]
+pub(crate) struct Texts {
     pub(crate) sqlite: OnceLock<Result<Arc<Printed>, SqlError>>,
     pub(crate) postgres: OnceLock<Result<Arc<Printed>, SqlError>>,
 }
@@ -274,11 +291,14 @@ pub enum ParamSource {
     Param(usize, Type),
     Context(Context, Type),
     Const(Value),
+    /// The buckets of a group that the shard owns: a bytea whose bit b is set for bucket b, bit 0 the lowest of its first
+    /// byte, as `get_bit` counts. It has a bit for each bucket of the group.
+    Buckets(GroupName),
 }
 
 impl Fragment {
     pub fn new(statement: Statement, fields: Vec<Field>) -> Fragment {
-        Fragment { statement, fields, sqlite: OnceLock::new(), postgres: OnceLock::new() }
+        Fragment { statement, fields, whole: Texts::default(), owned: Texts::default() }
     }
 }
 

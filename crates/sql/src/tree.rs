@@ -17,6 +17,7 @@
 //!   * What the binder does not understand, it refuses. Nothing of the raw tree is dropped.
 
 use crate::types::{Oid, Type};
+use isles_kernel::names::GroupName;
 use isles_kernel::schema::Table;
 use isles_kernel::value::Value;
 use std::sync::Arc;
@@ -278,6 +279,12 @@ pub enum ExprKind {
     Hidden {
         rel: RelId,
         column: &'static str,
+    },
+    /// Whether the shard that runs this owns a bucket of a group. Only the form of a fragment that keeps to owned buckets
+    /// has these.
+    Owned {
+        group: GroupName,
+        bucket: Box<Expr>,
     },
     /// A function or operator. `display` is the operator's symbol or the function's name, to print and to complain.
     Call {

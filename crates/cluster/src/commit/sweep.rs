@@ -96,8 +96,8 @@ async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), Sq
     let version = database.routing.current().version();
     let visit =
         |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: vec![Claimed::Shared] };
-    let visits: Vec<Visit> = database.names.iter().map(visit).collect();
-    txn.enter(&visits, &bounds).await?;
+    let mut visits: Vec<Visit> = database.names.iter().map(visit).collect();
+    txn.enter(&mut visits, &bounds).await?;
     let insert = Statement::new("INSERT INTO counters (id, n) VALUES ($1, $1)", vec![Value::Int(n)]);
     everywhere(&mut txn, &insert, &bounds).await?;
     if kind == Kind::Schema {

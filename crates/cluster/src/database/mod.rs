@@ -14,6 +14,7 @@
 //!   * [`shards`]    the shards, open
 //!   * [`routing`]   which shard serves which bucket
 //!   * [`held`]      statements that wait for what is being cut over
+//!   * [`strangers`] which shards have rows that they do not own
 //!   * [`binding`]   a shard for each tenant
 //!   * [`lock`]      who is inside the schema, and who is alone there
 //!   * [`schema`]    how a transaction changes the schema
@@ -31,6 +32,7 @@ pub(crate) mod routing;
 pub(crate) mod schema;
 pub(crate) mod sequence;
 pub(crate) mod shards;
+pub(crate) mod strangers;
 
 pub use crate::execute::work::ShardWork;
 pub use about::Strategy;
@@ -71,6 +73,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use strangers::Strangers;
 
 /// Shards of one database. Each costs some files or connections, and every scan asks all of them.
 pub const MAX_SHARDS: usize = 1_000;
@@ -133,6 +136,7 @@ pub struct Database {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) shards: Arc<ShardSet>,
     pub(crate) routing: Routing,
+    strangers: Strangers,
     pub(crate) strategy: Strategy,
     pub(crate) bindings: Bindings,
     pub(crate) sequences: Sequences,
@@ -207,6 +211,7 @@ impl Database {
             bindings: Bindings::opened(about.strategy, &routing.current()),
             strategy: about.strategy,
             routing,
+            strangers: Strangers::default(),
             sequences: Sequences::new(catalog.clone()),
             coordinator: Arc::new(coordinator),
             latches,

@@ -309,3 +309,14 @@ pub(crate) fn claimed_of(policy: &RoutingPolicy, group: &GroupName, shard: &Shar
     let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
     ranges.map(|range| Claimed::Buckets(group.clone(), range.first, range.last)).collect()
 }
+
+/// The buckets of a group that a shard has, as bits: bit b of all, from the lowest of the first byte on, is bucket b.
+pub(crate) fn bits_of(policy: &RoutingPolicy, group: &GroupName, shard: &ShardId) -> Vec<u8> {
+    let count = policy.buckets(group).map_or(0, BucketCount::get);
+    let mut bits = vec![0u8; count.div_ceil(8) as usize];
+    let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
+    for bucket in ranges.flat_map(|range| range.first.0..=range.last.0) {
+        bits[bucket as usize / 8] |= 1 << (bucket % 8);
+    }
+    bits
+}

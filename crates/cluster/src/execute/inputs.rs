@@ -1,5 +1,6 @@
 //! What a statement is given when it runs: the client's parameters, and what the session knows.
 
+use crate::database::routing::bits_of;
 use crate::session::settings::Tenant;
 use isles_engine::env::Env;
 use isles_engine::shard::{ActsFor, Engine, Statement};
@@ -7,7 +8,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
-use isles_sql::plan::{Fragment, ParamSource};
+use isles_sql::plan::{Form, Fragment, ParamSource, Printed};
 use isles_sql::print::Dialect;
 use isles_sql::system::SystemFunctions;
 use isles_sql::text::Settings;
@@ -32,6 +33,13 @@ pub(crate) struct Inputs<'a> {
     pub(crate) params: &'a [Value],
     pub(crate) known: &'a dyn Known,
     pub(crate) env: &'a Arc<dyn Env>,
+}
+
+/// Whose buckets a statement keeps to: those that a shard has in the routing that the statement goes by.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner<'a> {
+    pub(crate) shard: &'a ShardId,
+    pub(crate) policy: &'a RoutingPolicy,
 }
 
 pub(crate) fn dialect(engine: Engine) -> Dialect {
@@ -59,18 +67,35 @@ impl Inputs<'_> {
         }
     }
 
-    fn source(&self, source: &ParamSource) -> Result<Value, SqlError> {
-        match source {
-            ParamSource::Param(n, _) => self.param(*n),
-            ParamSource::Context(context, ty) => self.context(context, *ty),
-            ParamSource::Const(value) => Ok(value.clone()),
+    fn source(&self, source: &ParamSource, owner: Option<Owner<'_>>) -> Result<Value, SqlError> {
+        match (source, owner) {
+            (ParamSource::Param(n, _), _) => self.param(*n),
+            (ParamSource::Context(context, ty), _) => self.context(context, *ty),
+            (ParamSource::Const(value), _) => Ok(value.clone()),
+            (ParamSource::Buckets(group), Some(owner)) => Ok(Value::Bytes(bits_of(owner.policy, group, owner.shard))),
+            (ParamSource::Buckets(_), None) => Err(SqlError::new("XX000", "a statement asks for buckets of no shard")),
         }
     }
 
     /// A fragment as an engine runs it.
     pub(crate) fn statement(&self, fragment: &Fragment, engine: Engine) -> Result<Statement, SqlError> {
-        let printed = fragment.printed(dialect(engine))?;
-        let params = printed.params.iter().map(|source| self.source(source)).collect::<Result<_, _>>()?;
+        let printed = fragment.printed(dialect(engine), Form::Whole)?;
+        self.filled(&printed, None)
+    }
+
+    /// A fragment that keeps to the buckets of its shard.
+    pub(crate) fn owned_statement(
+        &self,
+        fragment: &Fragment,
+        engine: Engine,
+        owner: Owner<'_>,
+    ) -> Result<Statement, SqlError> {
+        let printed = fragment.printed(dialect(engine), Form::Owned)?;
+        self.filled(&printed, Some(owner))
+    }
+
+    fn filled(&self, printed: &Printed, owner: Option<Owner<'_>>) -> Result<Statement, SqlError> {
+        let params = printed.params.iter().map(|source| self.source(source, owner)).collect::<Result<_, _>>()?;
         let statement = Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed();
         Ok(Statement { writes: printed.writes, ..statement })
     }

@@ -10,14 +10,18 @@
 //! A statement on its own that a shard refuses, because what it wants has moved, is routed anew and sent again; so is
 //! one that conflicts with another transaction. Inside of a transaction the client must do that (40001).
 //!
+//! A shard that has strangers is asked for the buckets that it owns in the routing that the statement goes by. Which form
+//! of a fragment it gets, its claims say; whether there are strangers, a shard says by refusing the other form.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-9   a stale route is refused by the shard; the client of a single statement never sees that
+//!   * I-11  a fragment whose claims are kept to own buckets is sent in the form that keeps to them, and in no other
 //!   * I-20  what is written to several shards is written to all or none
 //!   * I-21  all shards of a statement are resolved with one routing version
 
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
-use super::inputs::{Inputs, Known, acts_for, dialect, tenant_value};
+use super::inputs::{Inputs, Known, Owner, acts_for, dialect, tenant_value};
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
@@ -25,6 +29,7 @@ use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Modes, Txn, Visit, noted, open_shard, shard_is_new};
 use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
+use crate::database::strangers::keep_to_own;
 use crate::database::{Database, Held, SchemaGuard, Strategy};
 use crate::moves::Planted;
 use isles_engine::error::ShardError;
@@ -37,8 +42,8 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Table, TableKind};
 use isles_kernel::value::{DataType, Value, key_bytes};
 use isles_sql::plan::{
-    Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind, RewritePlan,
-    ShardsNode, StageNode, StageRows, Touch,
+    Form, Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind,
+    RewritePlan, ShardsNode, StageNode, StageRows, Touch,
 };
 use isles_sql::types::{Type, carrier};
 use std::collections::{BTreeMap, BTreeSet};
@@ -211,11 +216,10 @@ impl<'a> Runner<'a> {
         let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
         let mut txn = Txn::begin(self.database, modes, self.schema.clone(), self.acts_for())?;
-        txn.enter(&self.visits(&places, Access::Read, &policy), self.bounds).await?;
-        let mut work = Vec::new();
-        for shard in places.keys() {
-            work.push((shard.clone(), self.inputs().statement(&node.fragment, self.engine(shard)?)?));
-        }
+        let mut visits = self.visits(&places, Access::Read, &policy);
+        txn.enter(&mut visits, self.bounds).await?;
+        let on = |visit: &Visit| self.on_shard(&node.fragment, &visit.shard, &visit.units, &policy);
+        let work = visits.iter().map(|visit| Ok((visit.shard.clone(), on(visit)?))).collect::<Result<_, SqlError>>()?;
         let shape = Shape {
             keys: match &node.merge {
                 Merge::Concat => None,
@@ -264,18 +268,14 @@ impl<'a> Runner<'a> {
             Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) => {
                 let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
                 let places = self.resolver(policy).resolve(&node.target, &node.touches, nobody)?;
-                let Some((shard, units)) = only(&places) else { return Ok(None) };
-                let statement = self.inputs().statement(&node.fragment, self.engine(shard)?)?;
-                let outcome = self.request(shard, units, policy, Access::Read, vec![statement]).await?.pop();
-                let rows = self.trim(node, outcome.unwrap_or_default().rows)?;
-                Ok(Some(Output { rows, affected: 0 }))
+                let Some(place) = only(&places) else { return Ok(None) };
+                let outcome = self.ask(&node.fragment, place, policy, Access::Read).await?;
+                Ok(Some(Output { rows: self.trim(node, outcome.rows)?, affected: 0 }))
             }
             Plan::Modify(plan) => {
                 let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
-                let Some((shard, units)) = only(&places) else { return Ok(None) };
-                let statement = self.inputs().statement(&plan.fragment, self.engine(shard)?)?;
-                let outcome = self.request(shard, units, policy, Access::Write, vec![statement]).await?.pop();
-                let outcome = outcome.unwrap_or_default();
+                let Some(place) = only(&places) else { return Ok(None) };
+                let outcome = self.ask(&plan.fragment, place, policy, Access::Write).await?;
                 Ok(Some(Output { rows: outcome.rows, affected: outcome.affected }))
             }
             Plan::Insert(plan) if matches!(plan.rows, InsertRows::Values(_)) => {
@@ -307,6 +307,45 @@ impl<'a> Runner<'a> {
         self.database.shards.engine(shard).ok_or_else(|| SqlError::new("XX000", format!("there is no shard {shard}")))
     }
 
+    /// A fragment as a shard runs it, with what it claims there.
+    fn on_shard(
+        &self,
+        fragment: &Fragment,
+        shard: &ShardId,
+        units: &[Claimed],
+        policy: &RoutingPolicy,
+    ) -> Result<Statement, SqlError> {
+        let engine = self.engine(shard)?;
+        match units.iter().any(|unit| matches!(unit, Claimed::OwnBuckets(..))) {
+            true => self.inputs().owned_statement(fragment, engine, Owner { shard, policy }),
+            false => self.inputs().statement(fragment, engine),
+        }
+    }
+
+    /// A fragment on one shard, as a request.
+    async fn ask(
+        &self,
+        fragment: &Fragment,
+        (shard, units): (&ShardId, &Vec<Claimed>),
+        policy: &RoutingPolicy,
+        access: Access,
+    ) -> Result<Outcome, SqlError> {
+        let mut units = units.clone();
+        loop {
+            let statement = self.on_shard(fragment, shard, &units, policy)?;
+            let error = match self.send(shard, &units, policy, access, vec![statement]).await? {
+                Ok(mut outcomes) => return Ok(outcomes.pop().unwrap_or_default()),
+                Err(error) => error,
+            };
+            // Each time it claims less, so this ends.
+            let kept = matches!(&error, ShardError::Strangers { group } if keep_to_own(&mut units, group));
+            let shown = noted(self.database, shard, error);
+            if !kept {
+                return Err(shown);
+            }
+        }
+    }
+
     /// One request to one shard.
     async fn request(
         &self,
@@ -316,6 +355,19 @@ impl<'a> Runner<'a> {
         access: Access,
         statements: Vec<Statement>,
     ) -> Result<Vec<Outcome>, SqlError> {
+        let answer = self.send(shard, units, policy, access, statements).await?;
+        answer.map_err(|error| noted(self.database, shard, error))
+    }
+
+    /// Sends a request. The inner error is the shard's.
+    async fn send(
+        &self,
+        shard: &ShardId,
+        units: &[Claimed],
+        policy: &RoutingPolicy,
+        access: Access,
+        statements: Vec<Statement>,
+    ) -> Result<Result<Vec<Outcome>, ShardError>, SqlError> {
         let _active = self.database.enter()?;
         let _at_writer = match (access, self.engine(shard)?) {
             (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
@@ -331,7 +383,7 @@ impl<'a> Runner<'a> {
         let sent = Sent::new(&request.statements, &*self.database.env);
         let answer = open.execute(request).await;
         sent.came(shard, answer.as_deref().ok().map(rows_of), &self.database.noted(self.bounds));
-        answer.map_err(|error| noted(self.database, shard, error))
+        Ok(answer)
     }
 
     async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
@@ -385,20 +437,14 @@ impl<'a> Runner<'a> {
             &node.touches,
             nobody,
         )?;
-        if let (Some((shard, units)), Access::Read) = (only(&places), access)
-            && txn.reads_committed(shard)
+        if let (Some(place), Access::Read) = (only(&places), access)
+            && txn.reads_committed(place.0)
         {
-            let statement = self.inputs().statement(&node.fragment, self.engine(shard)?)?;
-            let outcome = self.request(shard, units, policy, access, vec![statement]).await?.pop();
-            return self.trim(node, outcome.unwrap_or_default().rows);
+            let outcome = self.ask(&node.fragment, place, policy, access).await?;
+            return self.trim(node, outcome.rows);
         }
-        txn.enter(&self.visits(&places, access, policy), self.bounds).await?;
-        let mut work = Vec::new();
-        for shard in places.keys() {
-            work.push((shard.clone(), vec![self.inputs().statement(&node.fragment, self.engine(shard)?)?]));
-        }
-        let outcomes = txn.run(work, self.bounds).await?;
-        let results: Vec<Vec<Row>> = outcomes.into_iter().flatten().map(|outcome| outcome.rows).collect();
+        let outcomes = self.on_shards(&node.fragment, &places, access, txn, policy).await?;
+        let results: Vec<Vec<Row>> = outcomes.into_iter().map(|outcome| outcome.rows).collect();
         let began = self.database.env.elapsed();
         let rows = match &node.merge {
             Merge::Concat => results.into_iter().flatten().collect(),
@@ -413,10 +459,29 @@ impl<'a> Runner<'a> {
         Ok(rows)
     }
 
+    /// A fragment on its shards, within a transaction: an answer for each.
+    async fn on_shards(
+        &self,
+        fragment: &Fragment,
+        places: &Places,
+        access: Access,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Outcome>, SqlError> {
+        let mut visits = self.visits(places, access, policy);
+        txn.enter(&mut visits, self.bounds).await?;
+        let mut work = Vec::with_capacity(visits.len());
+        for visit in visits {
+            let statement = self.on_shard(fragment, &visit.shard, &visit.units, policy)?;
+            work.push((visit.shard, vec![statement]));
+        }
+        Ok(txn.run(work, self.bounds).await?.into_iter().flatten().collect())
+    }
+
     /// Notes what the router made of a fragment's rows, or computed itself, if anybody wants to know.
     fn note_router(&self, fragment: &Fragment, engine: Engine, rows: usize, began: Duration) -> Result<(), SqlError> {
         if let Some(trace) = &self.bounds.trace {
-            let sql = fragment.printed(dialect(engine))?.sql.clone();
+            let sql = fragment.printed(dialect(engine), Form::Whole)?.sql.clone();
             trace.note(sql, None, rows as u64, self.database.env.elapsed().saturating_sub(began));
         }
         Ok(())
@@ -490,12 +555,7 @@ impl<'a> Runner<'a> {
 
     async fn modify(&self, plan: &ModifyPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
         let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
-        txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
-        let mut work = Vec::new();
-        for shard in places.keys() {
-            work.push((shard.clone(), vec![self.inputs().statement(&plan.fragment, self.engine(shard)?)?]));
-        }
-        let mut outcomes: Vec<Outcome> = txn.run(work, self.bounds).await?.into_iter().flatten().collect();
+        let mut outcomes = self.on_shards(&plan.fragment, &places, Access::Write, txn, policy).await?;
         if plan.every {
             outcomes.truncate(1);
         }
@@ -581,7 +641,7 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Output, SqlError> {
         let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
-        txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
+        txn.enter(&mut self.visits(&places, Access::Write, policy), self.bounds).await?;
         let (mut work, mut orders) = (Vec::new(), Vec::new());
         for (shard, on) in placed.shards {
             work.push((shard.clone(), on.statements));
@@ -670,7 +730,7 @@ impl<'a> Runner<'a> {
         // All rows go before the first comes: they may take each other's keys.
         for placed in [steps.deletes, steps.updates, steps.inserts] {
             let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
-            txn.enter(&self.visits(&places, Access::Write, policy), self.bounds).await?;
+            txn.enter(&mut self.visits(&places, Access::Write, policy), self.bounds).await?;
             let work = placed.shards.into_iter().map(|(shard, on)| (shard, on.statements)).collect();
             txn.run(work, self.bounds).await?;
         }

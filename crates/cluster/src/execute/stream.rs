@@ -7,7 +7,7 @@
 
 use super::bounds::Bounds;
 use super::merge;
-use super::transaction::{Txn, people};
+use super::transaction::{Txn, noted};
 use super::work::Sent;
 use crate::database::Database;
 use crate::tenants::entry::Pass;
@@ -69,7 +69,8 @@ impl Stream {
             let sent = Sent::new(std::slice::from_ref(&statement), &*database.env);
             let opened = txn.on(&shard, &bounds)?.open(&statement).await;
             sent.came(&shard, opened.as_ref().ok().map(|_| 0), &database.noted(&bounds));
-            let (cursor, sql) = (opened.map_err(people)?, statement.sql);
+            let cursor = opened.map_err(|error| noted(&database, &shard, error))?;
+            let sql = statement.sql;
             sources.push(Source { shard, sql, cursor, rows: VecDeque::new(), done: false });
         }
         Ok(Stream {
@@ -143,7 +144,7 @@ impl Stream {
             let page = self.txn.on(&source.shard, &self.bounds)?.fetch(source.cursor, PAGE_ROWS).await;
             let rows = page.as_ref().ok().map(|page| page.rows.len() as u64);
             sent.came(&source.shard, rows, &self.database.noted(&self.bounds));
-            let page = page.map_err(people)?;
+            let page = page.map_err(|error| noted(&self.database, &source.shard, error))?;
             source.rows.extend(page.rows);
             source.done = page.done;
         }

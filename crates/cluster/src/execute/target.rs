@@ -5,6 +5,7 @@ use super::inputs::{Inputs, tenant_place};
 use super::key;
 use crate::database::Database;
 use crate::database::routing::claimed_of;
+use crate::database::strangers::keep_to_own;
 use crate::session::settings::Tenant;
 use isles_engine::fence::Claimed;
 use isles_kernel::error::SqlError;
@@ -83,10 +84,18 @@ impl Resolver<'_> {
 
     fn claims(&self, touch: &Touch, shard: &ShardId) -> Result<Vec<Claimed>, SqlError> {
         Ok(match touch {
-            Touch::Group(group) => claimed_of(self.policy, group, shard),
+            Touch::Group(group) => self.kept(claimed_of(self.policy, group, shard), group, shard),
             Touch::Shared => vec![Claimed::Shared],
             Touch::Tenant => vec![self.tenant_claim()?],
         })
+    }
+
+    /// Claims to whatever a shard has; to its own buckets where it is known to have others, too.
+    fn kept(&self, mut claims: Vec<Claimed>, group: &GroupName, shard: &ShardId) -> Vec<Claimed> {
+        if self.database.has_strangers(shard, group) {
+            keep_to_own(&mut claims, group);
+        }
+        claims
     }
 
     pub(crate) fn tenant_claim(&self) -> Result<Claimed, SqlError> {
@@ -108,10 +117,15 @@ impl Resolver<'_> {
                 }
             }
         }
+        // Each shard is asked for all of the keys, so it would show those of the others if it had strangers among them.
+        let claim = match buckets.len() {
+            0 | 1 => |group: &GroupName, bucket| Claimed::Bucket(group.clone(), bucket),
+            _ => |group: &GroupName, bucket| Claimed::Buckets(group.clone(), bucket, bucket),
+        };
         let mut places = Places::new();
         for (shard, buckets) in buckets {
-            let mut claims: Vec<Claimed> =
-                buckets.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
+            let mut claims: Vec<Claimed> = buckets.into_iter().map(|bucket| claim(group, bucket)).collect();
+            claims = self.kept(claims, group, &shard);
             for touch in touches.iter().filter(|touch| !matches!(touch, Touch::Group(named) if named == group)) {
                 claims.extend(self.claims(touch, &shard)?);
             }

@@ -16,6 +16,10 @@
 //! One that only reads several shards must see them at one moment. So when it enters another one, what it shows of the
 //! others must still be what they have. If all its shards are new to it, it looks again; else it fails with 40001.
 //!
+//! A shard that has strangers, and was not known to, refuses a part that would take them for its own. If the shard is
+//! new to the transaction, nothing has been read there: the part begins again with a claim to the shard's own buckets,
+//! and whoever entered writes the statement accordingly. Otherwise the transaction fails with 40001.
+//!
 //! A transaction that changes the schema has a part on every shard, each with the change, and is alone in the database.
 //! What it runs afterwards sees its own schema; others see it when it has committed.
 //!
@@ -29,14 +33,15 @@ use super::work::{Sent, rows_of};
 use crate::commit::Participant;
 use crate::commit::writers::{TxnNumber, WriterTurn};
 use crate::database::schema::{Change, Next, Turnover};
+use crate::database::strangers::keep_to_own;
 use crate::database::{Active, Database, SchemaGuard};
 use crate::tenants::entry::Pass;
 use futures::future::join_all;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
-use isles_engine::shard::{ActsFor, Begin, Engine, Isolation, Outcome, Shard, Statement, Transaction};
+use isles_engine::shard::{ActsFor, Begin, Engine, Isolation, Outcome, Shard, StateNumber, Statement, Transaction};
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{RoutingVersion, ShardId};
+use isles_kernel::names::{GroupName, RoutingVersion, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +76,14 @@ pub(crate) struct Visit {
     pub(crate) access: Access,
     pub(crate) version: RoutingVersion,
     pub(crate) units: Vec<Claimed>,
+}
+
+impl Visit {
+    /// Keeps to the shard's own buckets of a group from here on. Whether it did not before.
+    fn keep_to_own(&mut self, database: &Database, group: &GroupName) -> bool {
+        database.note_strangers(&self.shard, group);
+        keep_to_own(&mut self.units, group)
+    }
 }
 
 struct Savepoint {
@@ -194,8 +207,9 @@ impl Txn {
             && self.database.shards.engine(shard) == Some(Engine::Sqlite)
     }
 
-    /// Enters shards, so that what is read of all is of one moment.
-    pub(crate) async fn enter(&mut self, visits: &[Visit], bounds: &Bounds) -> Result<(), SqlError> {
+    /// Enters shards, so that what is read of all is of one moment. The visits say afterwards what was claimed, and so how
+    /// the statement must be written.
+    pub(crate) async fn enter(&mut self, visits: &mut [Visit], bounds: &Bounds) -> Result<(), SqlError> {
         let known: BTreeSet<ShardId> = self.parts.keys().cloned().collect();
         loop {
             self.enter_all(visits, bounds).await?;
@@ -225,13 +239,13 @@ impl Txn {
     }
 
     /// Enters shards, all under one latch, so that no commit over several of them lies between.
-    async fn enter_all(&mut self, visits: &[Visit], bounds: &Bounds) -> Result<(), SqlError> {
+    async fn enter_all(&mut self, visits: &mut [Visit], bounds: &Bounds) -> Result<(), SqlError> {
         let writes = visits.iter().any(|visit| visit.access == Access::Write);
         if writes && self.modes.read_only {
             return Err(SqlError::new("25006", "cannot execute this statement in a read-only transaction"));
         }
         // Turns first, and in one order: whoever waits for a writer must hold no latch.
-        let mut ordered: Vec<&Visit> = visits.iter().collect();
+        let mut ordered: Vec<&mut Visit> = visits.iter_mut().collect();
         ordered.sort_by(|a, b| a.shard.cmp(&b.shard));
         let mut turns = BTreeMap::new();
         for visit in &ordered {
@@ -288,53 +302,98 @@ impl Txn {
         }
     }
 
-    async fn enter_one(&mut self, visit: &Visit, turn: Option<WriterTurn>, bounds: &Bounds) -> Result<(), SqlError> {
+    async fn enter_one(
+        &mut self,
+        visit: &mut Visit,
+        turn: Option<WriterTurn>,
+        bounds: &Bounds,
+    ) -> Result<(), SqlError> {
         let upgrade = turn.is_some();
         match self.parts.get_mut(&visit.shard) {
+            None => self.begin_part(visit, turn, bounds).await,
             // It came as nobody, before the shard was its tenant's.
             Some(part) if !upgrade && part.acts_for != self.acts_for && claims_tenant(visit) => Err(shard_is_new()),
             Some(part) if !upgrade => claim_more(part, visit, &self.database, bounds).await,
-            known => {
-                let since = match (&known, self.modes.isolation) {
-                    (None, _) | (_, Isolation::ReadCommitted) => None,
-                    (Some(part), _) => part.transaction.state(),
+            Some(part) => {
+                let since = match self.modes.isolation {
+                    Isolation::ReadCommitted => None,
+                    _ => part.transaction.state(),
                 };
                 // Its claims go on: what was read must still be served here.
-                let earlier = known.map(|part| part.claimed.clone()).unwrap_or_default();
-                let units = earlier.into_iter().chain(visit.units.iter().cloned()).collect();
-                self.begin_part(&Visit { units, ..visit.clone() }, since, turn, bounds).await
+                let units = part.claimed.iter().chain(&visit.units).cloned().collect();
+                self.upgrade_part(&Visit { units, ..visit.clone() }, since, turn, bounds).await
             }
         }
     }
 
+    /// Begins on a shard that is new to the transaction.
     async fn begin_part(
         &mut self,
-        visit: &Visit,
-        since: Option<isles_engine::shard::StateNumber>,
+        visit: &mut Visit,
         turn: Option<WriterTurn>,
         bounds: &Bounds,
     ) -> Result<(), SqlError> {
-        let engine = self.database.shards.engine(&visit.shard);
-        // A PostgreSQL transaction cannot become a writing one later.
-        let access = match engine {
-            Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
-            _ => visit.access,
+        let shard = open_shard(&self.database, &visit.shard).await?;
+        let transaction = loop {
+            match shard.begin(self.beginning(visit, None, bounds)).await {
+                // Each time it claims less, so this ends.
+                Err(ShardError::Strangers { group }) if visit.keep_to_own(&self.database, &group) => {}
+                begun => break begun.map_err(|error| noted(&self.database, &visit.shard, error))?,
+            }
         };
-        let acts_for = self.database.acts_on(&visit.shard, &self.acts_for);
-        let begin = Begin {
+        self.add_part(visit, transaction, turn).await
+    }
+
+    /// Begins again as a writer, if nothing that it has read has changed.
+    async fn upgrade_part(
+        &mut self,
+        visit: &Visit,
+        since: Option<StateNumber>,
+        turn: Option<WriterTurn>,
+        bounds: &Bounds,
+    ) -> Result<(), SqlError> {
+        let begin = self.beginning(visit, since, bounds);
+        let begun = open_shard(&self.database, &visit.shard).await?.begin(begin).await;
+        let transaction = begun.map_err(|error| noted(&self.database, &visit.shard, error))?;
+        self.add_part(visit, transaction, turn).await
+    }
+
+    fn beginning(&self, visit: &Visit, since: Option<StateNumber>, bounds: &Bounds) -> Begin {
+        Begin {
             claim: Claim { version: visit.version, units: visit.units.clone() },
-            acts_for: acts_for.clone(),
-            access,
+            acts_for: self.database.acts_on(&visit.shard, &self.acts_for),
+            access: self.access_of(visit),
             isolation: self.modes.isolation,
             limits: bounds.limits(&*self.database.env),
             since,
-        };
-        let shard = open_shard(&self.database, &visit.shard).await?;
-        let mut transaction = shard.begin(begin).await.map_err(|error| noted(&self.database, &visit.shard, error))?;
+        }
+    }
+
+    /// A PostgreSQL transaction cannot become a writing one later.
+    fn access_of(&self, visit: &Visit) -> Access {
+        match self.database.shards.engine(&visit.shard) {
+            Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
+            _ => visit.access,
+        }
+    }
+
+    async fn add_part(
+        &mut self,
+        visit: &Visit,
+        mut transaction: Box<dyn Transaction>,
+        turn: Option<WriterTurn>,
+    ) -> Result<(), SqlError> {
         for savepoint in &self.savepoints {
             transaction.savepoint(&savepoint.name).await.map_err(people)?;
         }
-        let part = Part { transaction, access, acts_for, version: visit.version, claimed: visit.units.clone(), turn };
+        let part = Part {
+            transaction,
+            access: self.access_of(visit),
+            acts_for: self.database.acts_on(&visit.shard, &self.acts_for),
+            version: visit.version,
+            claimed: visit.units.clone(),
+            turn,
+        };
         self.parts.insert(visit.shard.clone(), part);
         Ok(())
     }
@@ -354,20 +413,21 @@ impl Txn {
         bounds: &Bounds,
     ) -> Result<Vec<Vec<Outcome>>, SqlError> {
         let limits = bounds.limits(&*self.database.env);
-        let (env, noted) = (&*self.database.env, &self.database.noted(bounds));
+        let (database, works) = (&self.database, &self.database.noted(bounds));
         let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
         let mut jobs = Vec::new();
         for (shard, statements) in work {
             let part = parts.remove(&shard).ok_or_else(|| SqlError::new("XX000", "a shard was not entered"))?;
             part.transaction.bound(limits.clone());
             jobs.push(async move {
-                let sent = Sent::new(&statements, env);
+                let sent = Sent::new(&statements, &*database.env);
                 let answer = part.transaction.execute_all(statements).await;
-                sent.came(&shard, answer.as_deref().ok().map(rows_of), noted);
-                answer
+                sent.came(&shard, answer.as_deref().ok().map(rows_of), works);
+                // A shard that has come to have strangers says so to those who are inside, too.
+                answer.map_err(|error| noted(database, &shard, error))
             });
         }
-        join_all(jobs).await.into_iter().map(|outcomes| outcomes.map_err(people)).collect()
+        join_all(jobs).await.into_iter().collect()
     }
 
     /// Waits until it is alone in the database, for a change of the schema.
@@ -384,8 +444,8 @@ impl Txn {
         let Next { guard, steps } = self.database.next_schema(&self.schema, change).await?;
         let version = guard.routing(&self.database.routing).version();
         let visit = |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: Vec::new() };
-        let visits: Vec<Visit> = steps.iter().map(|(shard, _)| visit(shard)).collect();
-        self.enter(&visits, bounds).await?;
+        let mut visits: Vec<Visit> = steps.iter().map(|(shard, _)| visit(shard)).collect();
+        self.enter(&mut visits, bounds).await?;
         let limits = bounds.limits(&*self.database.env);
         let mut parts: BTreeMap<&ShardId, &mut Part> = self.parts.iter_mut().collect();
         let mut jobs = Vec::new();
@@ -536,14 +596,14 @@ impl Txn {
     }
 }
 
-async fn claim_more(part: &mut Part, visit: &Visit, database: &Database, bounds: &Bounds) -> Result<(), SqlError> {
+async fn claim_more(part: &mut Part, visit: &Visit, database: &Arc<Database>, bounds: &Bounds) -> Result<(), SqlError> {
     let new: Vec<Claimed> = visit.units.iter().filter(|unit| !part.claimed.contains(unit)).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }
     part.transaction.bound(bounds.limits(&*database.env));
     let claim = Claim { version: visit.version, units: new.clone() };
-    part.transaction.claim(claim).await.map_err(people)?;
+    part.transaction.claim(claim).await.map_err(|error| noted(database, &visit.shard, error))?;
     part.claimed.extend(new);
     Ok(())
 }
@@ -553,8 +613,12 @@ pub(crate) async fn open_shard(database: &Database, shard: &ShardId) -> Result<A
     database.shards.get(shard).await.map_err(people)
 }
 
-/// The error as a client sees it. A shard that has stopped is opened anew for those who come after.
+/// The error as a client sees it. A shard that has stopped is opened anew for those who come after, and they know of its
+/// strangers.
 pub(crate) fn noted(database: &Arc<Database>, shard: &ShardId, error: ShardError) -> SqlError {
+    if let ShardError::Strangers { group } = &error {
+        database.note_strangers(shard, group);
+    }
     if matches!(error, ShardError::Stopped(_) | ShardError::MayHaveHappened(_)) {
         let (database, shard) = (database.clone(), shard.clone());
         let env = database.env.clone();

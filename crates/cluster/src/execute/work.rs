@@ -134,11 +134,11 @@ impl Trace {
         self.runs().clear();
     }
 
-    /// The runs of the fragment with this text, shard by shard, and then the router's.
-    pub(crate) fn of(&self, sql: &Arc<str>) -> Vec<Run> {
+    /// The runs of the fragment with these texts, shard by shard, and then the router's.
+    pub(crate) fn of(&self, texts: &[&Arc<str>]) -> Vec<Run> {
         let runs = self.runs();
-        let mut found: Vec<Run> =
-            runs.iter().filter(|(text, _)| Arc::ptr_eq(text, sql)).map(|(_, run)| run.clone()).collect();
+        let is_one = |sql: &Arc<str>| texts.iter().any(|text| Arc::ptr_eq(text, sql));
+        let mut found: Vec<Run> = runs.iter().filter(|(sql, _)| is_one(sql)).map(|(_, run)| run.clone()).collect();
         found.sort_by(|a, b| (a.shard.is_none(), &a.shard).cmp(&(b.shard.is_none(), &b.shard)));
         found
     }

@@ -56,6 +56,9 @@ async fn discard_scope(lane: &Lane, shard: &OpenShard, table: &str, scope: Scope
 /// Ends a plan: its loser keeps nothing of what moved, and neither shard knows of the plan any more.
 pub(super) async fn clean(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
     let loser = lane.database.shards.get(plan.loser()).await?;
+    // It may not have been told yet that these are not its own.
+    let closed = lane.fences(&loser, lane.policy().version(), FenceMode::Closed).await?;
+    loser.set_fences_as(&lane.stream, lane.driver, closed, FENCE_TIME).await?;
     discard(lane, &loser).await?;
     for name in [&plan.source_shard, &plan.target_shard] {
         let shard = lane.database.shards.get(name).await?;

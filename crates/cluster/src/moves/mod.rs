@@ -40,8 +40,8 @@ use crate::catalog::Transaction;
 use crate::database::{Database, Strategy};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
-use isles_kernel::names::{PlanId, ShardId};
-use isles_kernel::schema::SchemaChange;
+use isles_kernel::names::{PlanId, ShardId, TenantId};
+use isles_kernel::schema::{SchemaChange, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Stored, Unsaved};
@@ -281,6 +281,17 @@ impl Database {
         let (database, id) = (Arc::downgrade(self), id.clone());
         let owner = format!("driver {:016x}", self.env.random());
         self.env.spawn(Box::pin(driver::run(database, id, owner, news)));
+    }
+
+    /// Refuses to remove a tenant that is on its way.
+    pub(crate) async fn check_tenant_rests(&self, tenant: &TenantId) -> Result<(), SqlError> {
+        let (unit, policy) = (Unit::Tenant(Some(tenant.clone())), self.routing.current());
+        let active = store::active(self.catalog().as_ref()).await?;
+        match active.iter().find(|(_, about)| about.units.contains(&unit, &policy)) {
+            None => Ok(()),
+            Some((id, _)) => Err(SqlError::new("55006", format!("tenant \"{tenant}\" is being moved by plan {id}"))
+                .with_hint("wait until the move is done: complete it or roll it back")),
+        }
     }
 
     /// Whether tables may change their shape, or go: not those whose rows are on their way.

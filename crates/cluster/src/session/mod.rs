@@ -198,8 +198,8 @@ impl isles_sql::explain::Detail for Printed {
 
     fn runs(&self, fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
         let Some(trace) = &self.trace else { return Vec::new() };
-        let printed = self.engines.iter().filter_map(|engine| fragment.printed(dialect(*engine)).ok());
-        printed.flat_map(|printed| trace.of(&printed.sql)).collect()
+        let texts: Vec<&Arc<str>> = fragment.texts().map(|printed| &printed.sql).collect();
+        trace.of(&texts)
     }
 }
 

@@ -283,6 +283,7 @@ impl Session {
             self.notices.push(("NOTICE", notice));
             return Ok(());
         }
+        self.database.check_tenant_rests(name).await?;
         let marked = |record: Option<Record>| Some(Record { state: State::Dropping, ..record.unwrap_or_default() });
         self.database.tenants.change(name, |record| Ok(marked(record))).await?;
         let time = self.settings.meaning().statement_timeout.unwrap_or(MAX_DROP_TIME);

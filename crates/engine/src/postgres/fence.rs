@@ -93,7 +93,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(claim: Claim, access: Access) -> Entry {
-        let looks: Vec<Look> = claim.units.into_iter().flat_map(looks_of).collect();
+        let looks = looks_of(claim.units);
         let count = looks.len();
         let mut entry = Entry {
             claimed: claim.version,
@@ -211,22 +211,26 @@ pub(super) fn says_refused(error: &ShardError) -> bool {
     matches!(error, ShardError::Statement(error) if error.sqlstate == "22P02" && error.message.contains(REFUSED))
 }
 
-/// What the server looks up for a unit of a claim.
-fn looks_of(unit: Claimed) -> Vec<Look> {
+/// What the server looks up for a claim: where its units are, and then whether whatever is there may be taken.
+fn looks_of(units: Vec<Claimed>) -> Vec<Look> {
+    let (mut looks, mut whole) = (Vec::with_capacity(units.len()), BTreeSet::new());
     let each = |group: &GroupName, first: BucketId, last: BucketId| -> Vec<Look> {
         (first.0..=last.0).map(|bucket| Look::Bucket(group.clone(), BucketId(bucket))).collect()
     };
-    match unit {
-        Claimed::Bucket(group, bucket) => vec![Look::Bucket(group, bucket)],
-        Claimed::Buckets(group, first, last) => {
-            let mut looks = each(&group, first, last);
-            looks.push(Look::Whole(group));
-            looks
+    for unit in units {
+        match unit {
+            Claimed::Bucket(group, bucket) => looks.push(Look::Bucket(group, bucket)),
+            Claimed::Buckets(group, first, last) => {
+                looks.extend(each(&group, first, last));
+                whole.insert(group);
+            }
+            Claimed::OwnBuckets(group, first, last) => looks.extend(each(&group, first, last)),
+            Claimed::Tenant(tenant, group, bucket) => looks.push(Look::Tenant(tenant, group, bucket)),
+            Claimed::Shared => looks.push(Look::Shared),
         }
-        Claimed::OwnBuckets(group, first, last) => each(&group, first, last),
-        Claimed::Tenant(tenant, group, bucket) => vec![Look::Tenant(tenant, group, bucket)],
-        Claimed::Shared => vec![Look::Shared],
     }
+    looks.extend(whole.into_iter().map(Look::Whole));
+    looks
 }
 
 fn tenant_text(tenant: &Option<TenantId>) -> String {

@@ -42,6 +42,7 @@ pub(super) fn below(expr: &Expr, visit: Visit<'_>) {
         | ExprKind::Array(args)
         | ExprKind::Row(args) => all(args, visit),
         ExprKind::Cast { arg, .. }
+        | ExprKind::Owned { bucket: arg, .. }
         | ExprKind::Not(arg)
         | ExprKind::IsNull { arg, .. }
         | ExprKind::IsBool { arg, .. } => each(arg, visit),

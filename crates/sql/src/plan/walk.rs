@@ -214,6 +214,7 @@ macro_rules! walker {
                         }
                     }
                     ExprKind::Cast { arg, .. }
+                    | ExprKind::Owned { bucket: arg, .. }
                     | ExprKind::Not(arg)
                     | ExprKind::IsNull { arg, .. }
                     | ExprKind::IsBool { arg, .. } => v.expr(arg),

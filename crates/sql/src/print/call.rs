@@ -21,6 +21,8 @@ pub const VOLATILE: &str = "_pgv";
 pub const AGGREGATE: &str = "_agg";
 /// The one value of a subquery that is used as an expression.
 pub const ONE: &str = "_one";
+/// Whether a bucket is among those of a bitmap: `_owns(bitmap, bucket)`.
+pub const OWNS: &str = "_owns";
 /// Rows of a set-returning function: columns `c0`…, and `n`, which numbers them from 1. It is a table to SQLite, so its
 /// name is one that no table of a client's can have.
 pub const ROWS: &str = "_isles_rows";

@@ -23,7 +23,8 @@ mod settings;
 mod sqlite;
 mod walk;
 
-use crate::plan::{Fragment, ParamSource, Printed};
+use crate::owned::keep_to_owned;
+use crate::plan::{Form, Fragment, ParamSource, Printed};
 use crate::scope::unscoped;
 use crate::tree::{Expr, ExprKind, RelationRef, RelationSource, Statement};
 use crate::types::{self, Type};
@@ -48,13 +49,27 @@ pub fn staged_column(at: usize) -> String {
 
 impl Fragment {
     /// The statement in the dialect of `engine`; printed once.
-    pub fn printed(&self, engine: Dialect) -> Result<Arc<Printed>> {
-        let slot = match engine {
-            Dialect::Sqlite => &self.sqlite,
-            Dialect::Postgres => &self.postgres,
+    pub fn printed(&self, engine: Dialect, form: Form) -> Result<Arc<Printed>> {
+        let texts = match form {
+            Form::Whole => &self.whole,
+            Form::Owned => &self.owned,
         };
-        let print = || self.print(engine, Constants::Bound).and_then(|output| output.finish(self)).map(Arc::new);
-        slot.get_or_init(print).clone()
+        let text = match engine {
+            Dialect::Sqlite => &texts.sqlite,
+            Dialect::Postgres => &texts.postgres,
+        };
+        let bound = |fragment: &Fragment| fragment.print(engine, Constants::Bound)?.finish(fragment).map(Arc::new);
+        let print = || match form {
+            Form::Whole => bound(self),
+            Form::Owned => bound(&Fragment::new(keep_to_owned(self.statement.clone())?, self.fields.clone())),
+        };
+        text.get_or_init(print).clone()
+    }
+
+    /// What it has been printed as so far.
+    pub fn texts(&self) -> impl Iterator<Item = &Arc<Printed>> {
+        let kept = [&self.whole, &self.owned].into_iter().flat_map(|texts| [&texts.sqlite, &texts.postgres]);
+        kept.filter_map(|text| text.get()?.as_ref().ok())
     }
 
     /// The same for people, who want to see the constants in their places, and know nothing of what keeps tenants apart.

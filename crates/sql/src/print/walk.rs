@@ -92,7 +92,7 @@ fn children(kind: &ExprKind) -> Vec<&Expr> {
         | ExprKind::Array(args)
         | ExprKind::Row(args) => args.iter().collect(),
         ExprKind::Cast { arg, .. } | ExprKind::IsNull { arg, .. } | ExprKind::IsBool { arg, .. } => vec![arg],
-        ExprKind::Not(arg) => vec![arg],
+        ExprKind::Not(arg) | ExprKind::Owned { bucket: arg, .. } => vec![arg],
         ExprKind::IsDistinct { left, right, .. } | ExprKind::NullIf { left, right, .. } => vec![left, right],
         ExprKind::OverArray { left, array, .. } => vec![left, array],
         ExprKind::Case { arms, otherwise } => {

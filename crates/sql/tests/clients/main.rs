@@ -7,7 +7,7 @@ use isles_kernel::schema::{Column, Schema, SqlType, Table, TableKind, View};
 use isles_kernel::value::DataType;
 use isles_sql::bind::utility::DefaultKind;
 use isles_sql::bind::{self, BindContext, BoundStatement};
-use isles_sql::plan::{self, PlanContext};
+use isles_sql::plan::{self, Form, PlanContext};
 use isles_sql::print::Dialect;
 use isles_sql::text::Settings;
 use isles_sql::types::Oid;
@@ -77,7 +77,7 @@ fn follow(statement: &str) -> Result<(), String> {
     let BoundStatement::Rows(statement) = bound.statement else { return Ok(()) };
     let plan = plan::plan(*statement, &PlanContext::default()).map_err(|error| format!("plan: {error}"))?;
     for fragment in plan.fragments() {
-        fragment.printed(Dialect::Sqlite).map_err(|error| format!("print: {error}"))?;
+        fragment.printed(Dialect::Sqlite, Form::Whole).map_err(|error| format!("print: {error}"))?;
     }
     Ok(())
 }

@@ -215,6 +215,7 @@ impl Sketch {
                 format!("{}.{}", alias(*rel), name.map_or("???", String::as_str))
             }
             ExprKind::Hidden { rel, column } => format!("{}.{column}", alias(*rel)),
+            ExprKind::Owned { group, bucket } => format!("<owned of {group}>({})", self.expr(bucket)),
             ExprKind::Call { display: Display::Operator(operator), args, .. } => match args.as_slice() {
                 [arg] => format!("({operator} {})", self.expr(arg)),
                 args => self.joined(args, operator),

@@ -31,6 +31,10 @@ impl Printer {
             ExprKind::Context(context) => self.bound(ParamSource::Context(context.clone(), ty), ty),
             ExprKind::Column { rel, column } => self.column(*rel, *column),
             ExprKind::Hidden { rel, column } => self.hidden(*rel, column),
+            ExprKind::Owned { group, bucket } => {
+                let owned = self.bound(ParamSource::Buckets(group.clone()), Type::of(types::BYTEA))?;
+                Ok(format!("(pg_catalog.get_bit({owned}, {}) = 1)", self.expr(bucket)?))
+            }
             ExprKind::Call { function, display, args } => self.call(*function, display, args),
             ExprKind::Cast { arg, how } => self.cast(arg, *how, ty),
             ExprKind::And(parts) => self.terms(parts, " AND "),

@@ -87,6 +87,10 @@ impl Printer {
             ExprKind::Context(context) => Ok(self.params.place(ParamSource::Context(context.clone(), ty))),
             ExprKind::Column { rel, column } => self.column(*rel, *column),
             ExprKind::Hidden { rel, column } => self.hidden(*rel, column),
+            ExprKind::Owned { group, bucket } => {
+                let owned = self.params.place(ParamSource::Buckets(group.clone()));
+                Ok(format!("{}({owned}, {})", call::OWNS, self.expr(bucket)?))
+            }
             ExprKind::Call { function, args, .. } => self.call(*function, args, ty),
             ExprKind::Cast { arg, how } => self.cast(arg, *how, ty),
             ExprKind::And(parts) => self.terms(parts, " AND "),

@@ -20,6 +20,7 @@
 //!   * [`switch`]  fences and routing
 //!   * [`clean`]   what is left in the end
 //!   * [`driver`]  one plan, from where it is to its end
+//!   * [`operate`] what operators ask and tell
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-12  until the routing has changed, a plan can be undone without a trace
@@ -31,6 +32,7 @@ mod copy;
 mod driver;
 mod lane;
 mod mirror;
+mod operate;
 mod pace;
 pub(crate) mod store;
 mod switch;
@@ -48,6 +50,7 @@ use store::{Stored, Unsaved};
 use tokio::sync::Notify;
 
 pub use isles_kernel::moves;
+pub use operate::Intent;
 
 /// How often a command is tried that others overtake.
 const ATTEMPTS: usize = 100;

@@ -11,7 +11,7 @@
 use super::{Kind, Token, Tokens};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Command, Options, Units};
-use isles_kernel::names::{NameError, ShardId, TenantId};
+use isles_kernel::names::{NameError, ShardId};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum MoveStatement {
@@ -228,6 +228,7 @@ mod tests {
     use super::super::super::parse_one;
     use super::super::OwnStatement;
     use super::*;
+    use isles_kernel::names::TenantId;
 
     fn read(sql: &str) -> MoveStatement {
         match parse_one(sql) {

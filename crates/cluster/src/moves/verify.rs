@@ -220,10 +220,12 @@ fn difference(table: &Table, giver: Vec<StoredRow>, taker: Vec<StoredRow>) -> Di
     let mut all = Differing::new();
     let key = |row: &StoredRow| key_bytes(&table.key_of(&row.unit, &row.values));
     for row in giver {
-        all.entry(key(&row)).or_default().0 = Some(row);
+        let key = key(&row);
+        all.entry(key).or_default().0 = Some(row);
     }
     for row in taker {
-        all.entry(key(&row)).or_default().1 = Some(row);
+        let key = key(&row);
+        all.entry(key).or_default().1 = Some(row);
     }
     all.retain(|_, (giver, taker)| giver != taker);
     all

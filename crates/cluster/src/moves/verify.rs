@@ -184,11 +184,7 @@ impl Comparison {
             };
             let row = giver.as_ref().or(taker.as_ref());
             let key = row.map_or(Vec::new(), |row| table.key_of(&row.unit, &row.values));
-            self.found.differences.push(Difference {
-                table: table.name.clone(),
-                key: shown(&key),
-                what: what.into(),
-            });
+            self.found.differences.push(Difference { table: table.name.clone(), key: shown(&key), what: what.into() });
         }
     }
 }
@@ -232,12 +228,7 @@ fn difference(table: &Table, giver: Vec<StoredRow>, taker: Vec<StoredRow>) -> Di
 }
 
 /// Gives the taker the giver's rows, and takes from it what the giver has not.
-async fn repair(
-    lane: &Lane,
-    table: &Table,
-    differing: &Differing,
-    seq: isles_kernel::names::Seq,
-) -> Result<(), Halt> {
+async fn repair(lane: &Lane, table: &Table, differing: &Differing, seq: isles_kernel::names::Seq) -> Result<(), Halt> {
     let one = |(giver, taker): &(Option<StoredRow>, Option<StoredRow>)| {
         let known = giver.as_ref().or(taker.as_ref())?;
         Some(Incoming {

@@ -263,6 +263,24 @@ impl FenceTable {
         if next > last.0 { Ok(()) } else { Err(moved(group, next, claimed, RoutingVersion::ZERO)) }
     }
 
+    /// Whether anyone may read any of this, whatever version he was routed with.
+    pub fn serves(&self, unit: &Claimed) -> bool {
+        let lets_in =
+            |fence: Option<(RoutingVersion, FenceMode)>| fence.is_some_and(|(_, mode)| mode != FenceMode::Closed);
+        match unit {
+            Claimed::Bucket(group, bucket) => lets_in(self.bucket(group, *bucket)),
+            Claimed::Buckets(group, first, last) | Claimed::OwnBuckets(group, first, last) => {
+                let runs = self.buckets.get(group).map_or(&[][..], Vec::as_slice);
+                let within = |run: &&Run| run.first <= last.0 && first.0 <= run.last;
+                runs.iter().filter(within).any(|run| run.mode != FenceMode::Closed)
+            }
+            Claimed::Tenant(tenant, group, bucket) => {
+                lets_in(self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket)))
+            }
+            Claimed::Shared => lets_in(self.shared),
+        }
+    }
+
     fn bucket(&self, group: &GroupName, bucket: BucketId) -> Option<(RoutingVersion, FenceMode)> {
         let runs = self.buckets.get(group)?;
         let at = runs.partition_point(|run| run.last < bucket.0);
@@ -431,6 +449,11 @@ mod tests {
             prop_assert_eq!(&FenceTable::from_fences(table.fences()).expect("valid"), &table);
             for (first, last) in (0..20).flat_map(|first| (first..22).map(move |last| (first, last))) {
                 let version = RoutingVersion(15);
+                let one = |bucket| Claimed::Bucket(group(), BucketId(bucket));
+                let any = Claimed::Buckets(group(), BucketId(first), BucketId(last));
+                prop_assert_eq!(table.serves(&any), (first..=last).any(|bucket| table.serves(&one(bucket))));
+                let open = |bucket| model.get(&bucket).is_some_and(|(_, mode)| *mode == FenceMode::Open);
+                prop_assert_eq!(table.serves(&any), (first..=last).any(open));
                 let each = (first..=last).map(|bucket| Claimed::Bucket(group(), BucketId(bucket))).collect();
                 let range = vec![Claimed::Buckets(group(), BucketId(first), BucketId(last))];
                 let own = vec![Claimed::OwnBuckets(group(), BucketId(first), BucketId(last))];

@@ -6,7 +6,8 @@
 //!   * [`fence`]     which units a shard serves, and from which routing version on
 //!   * [`shard`]     the trait
 //!   * [`binding`]   whose shard it is, where each tenant has one of its own
-//!   * `rows`        checks of rows that come from elsewhere
+//!   * `rows`        rows that come from elsewhere: when they may, and why any order will do
+//!   * `discard`     what may be discarded of what a move has left
 //!   * `text`        texts of statements as keys
 //!   * [`usage`]     what tenants store
 //!   * [`digest`]    summaries of rows that agree across engines
@@ -15,6 +16,7 @@
 
 pub mod binding;
 pub mod digest;
+mod discard;
 pub mod env;
 pub mod error;
 pub mod fence;

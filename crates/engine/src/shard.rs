@@ -18,7 +18,7 @@
 
 use crate::binding::Binding;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::usage::{MAX_USAGE_TENANTS, TenantRange, UsagePage};
 use async_trait::async_trait;
 use isles_kernel::change::Change;
@@ -398,6 +398,14 @@ pub trait Snapshot: Send {
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;
     /// What tenants have in all tables, at most so many tenants.
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage>;
+    /// The tenants that have rows in a tenant table, in the order of their names' bytes, the null tenant first: those
+    /// after a tenant, at most so many. Rows between two names are not read.
+    async fn tenants(
+        &mut self,
+        table: &str,
+        after: Option<&Option<TenantId>>,
+        limit: usize,
+    ) -> Result<Vec<Option<TenantId>>>;
 }
 
 /// A page of tenants has a size.
@@ -588,6 +596,18 @@ pub trait Shard: Send + Sync {
     /// chunks, so that others write in between; one that was cut short is repeated. A stream that is not there has been
     /// forgotten.
     async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()>;
+    /// Deletes rows that a move has left, for the driver of a stream: at most so many of a range, by bucket or by tenant.
+    /// Not captured, without triggers, cascades and checks of foreign keys. Refused if the range has units that are not
+    /// among `unserved`, or if the fences let anyone read one of these, at any version. Returns how many went; none means
+    /// that nothing is left. What is known of their keys stays until the stream is forgotten.
+    async fn discard(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        unserved: Vec<Claimed>,
+        range: &KeyRange,
+        rows: usize,
+    ) -> Result<u64>;
 
     /// Reads a page of rows as they are now; an operator's way to take rows out. 200 rows when not said.
     async fn export(&self, range: &KeyRange, rows: Option<usize>) -> Result<Page> {

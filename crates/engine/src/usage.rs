@@ -5,7 +5,9 @@
 //! The engines compose the two queries; what is the same for both is here. A page is bounded by its number of tenants,
 //! so a shard of a million tenants is measured without holding them.
 
+use crate::error::{Result, ShardError};
 use isles_kernel::names::TenantId;
+use isles_kernel::schema::{TENANT_KEY_COLUMN, Table, TableKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tenants of one page; beyond it a page is a burden on memory rather than a saving of round trips.
@@ -50,6 +52,38 @@ impl TenantRange {
             TenantRange::Only(tenant) => Some(("=", tenant_key(tenant))),
         }
     }
+}
+
+/// The names that lead a tenant table's key, after a name that is the first parameter; the table is quoted. Each step is
+/// one look into the key's index, so rows between two names are not read, where `DISTINCT` would read all of them.
+pub(crate) fn loose_names(table: &str, after: Option<&Option<TenantId>>, limit: usize) -> String {
+    // With a condition also where there is nothing before: every step is a search.
+    let operator = if after.is_some() { ">" } else { ">=" };
+    let next = |operator: &str, name: &str| {
+        format!(
+            "(SELECT {TENANT_KEY_COLUMN} FROM {table} WHERE {TENANT_KEY_COLUMN} {operator} {name} ORDER BY {TENANT_KEY_COLUMN} LIMIT 1)"
+        )
+    };
+    format!(
+        "WITH RECURSIVE names (name) AS (SELECT {} UNION ALL SELECT {} FROM names WHERE name IS NOT NULL) \
+         SELECT name FROM names WHERE name IS NOT NULL LIMIT {limit}",
+        next(operator, "$1"),
+        next(">", "names.name"),
+    )
+}
+
+/// Whether a table has tenants.
+pub(crate) fn check_has_tenants(table: &Table) -> Result<()> {
+    match table.kind {
+        TableKind::Tenant => Ok(()),
+        _ => Err(ShardError::invalid(format!("table \"{}\" has no tenants", table.name))),
+    }
+}
+
+/// A stored name as the tenant it is of.
+pub(crate) fn tenant_of(name: String) -> Result<Option<TenantId>> {
+    let damaged = |_| ShardError::Corrupt("a stored tenant is not valid".into());
+    if name.is_empty() { Ok(None) } else { TenantId::new(name).map(Some).map_err(damaged) }
 }
 
 /// The tenants of a page, while it is put together.

@@ -12,6 +12,7 @@
 
 use super::lane::{Halt, Lane};
 use super::pace::{Others, Pace};
+use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use isles_engine::shard::{Batch, BatchKind, Incoming, KeyRange, Page, Scope, Snapshot};
 use isles_kernel::moves::{Span, TableCopy, Units};
@@ -87,7 +88,10 @@ impl Cursor {
 
 /// Copies what the tables have of what moves.
 pub(super) async fn copy(lane: &Lane, tables: &[String], progress: &Progress) -> Result<(), Halt> {
-    let each = tables.iter().enumerate().map(|(number, table)| copy_table(lane, number, table, progress));
+    let mut each: Vec<BoxFuture<'_, Result<(), Halt>>> = Vec::with_capacity(tables.len());
+    for (number, table) in tables.iter().enumerate() {
+        each.push(Box::pin(copy_table(lane, number, table, progress)));
+    }
     stream::iter(each).buffer_unordered(SIDE_BY_SIDE).try_collect::<Vec<()>>().await.map(drop)
 }
 
@@ -95,7 +99,8 @@ async fn copy_table(lane: &Lane, number: usize, name: &str, progress: &Progress)
     let stream = lane.copy_stream(number);
     let state = lane.taker().await?.open_stream(&stream, lane.driver).await?;
     let damaged = |_| isles_engine::error::ShardError::Corrupt("the cursor of a copy cannot be read".into());
-    let mut cursor = state.cursor.map_or_else(|| Ok(Cursor::default()), |bytes| Cursor::decode(&bytes)).map_err(damaged)?;
+    let mut cursor =
+        state.cursor.map_or_else(|| Ok(Cursor::default()), |bytes| Cursor::decode(&bytes)).map_err(damaged)?;
     progress.note(name, &cursor);
     let (env, mut pace) = (lane.database.env.clone(), Pace::new());
     while !cursor.done {

@@ -49,7 +49,7 @@ pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, new
         if open.shards.is_closed() {
             return;
         }
-        let ended = drive(&open, &id, &owner, &news).await;
+        let ended = drive(open.clone(), &id, &owner, news.clone()).await;
         match ended {
             Ok(()) => {
                 open.moves.driven().remove(&id);
@@ -68,11 +68,11 @@ pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, new
     }
 }
 
-struct Driver<'a> {
-    database: &'a Arc<Database>,
+struct Driver {
+    database: Arc<Database>,
     stored: Stored,
     lease: LeaseToken,
-    news: &'a Notify,
+    news: Arc<Notify>,
     lane: Lane,
     mirror: Option<Mirror>,
     progress: Progress,
@@ -83,8 +83,8 @@ struct Driver<'a> {
 }
 
 /// Takes the lease, and goes as far as it can.
-async fn drive(database: &Arc<Database>, id: &PlanId, owner: &str, news: &Notify) -> Result<(), Halt> {
-    let catalog = database.catalog();
+async fn drive(database: Arc<Database>, id: &PlanId, owner: &str, news: Arc<Notify>) -> Result<(), Halt> {
+    let catalog = database.catalog().clone();
     let Some(stored) = store::load(catalog.as_ref(), id).await? else { return Ok(()) };
     if !stored.plan.is_active() || (stored.plan.stage == Stage::Planned && stored.plan.next_command().is_none()) {
         return Ok(());
@@ -101,7 +101,7 @@ async fn drive(database: &Arc<Database>, id: &PlanId, owner: &str, news: &Notify
     }
     // Read again: until the streams were taken, an earlier driver could still act on what it knew.
     let stored = store::load(catalog.as_ref(), id).await?.ok_or(Halt::Changed)?;
-    let lane = Lane::new(database, &stored.plan, token);
+    let lane = Lane::new(&database, &stored.plan, token);
     let ticked = database.env.elapsed();
     let (mirror, progress, paused) = (None, Progress::default(), None);
     let mut driver = Driver { database, stored, lease, news, lane, mirror, progress, ticked, paused };
@@ -114,7 +114,7 @@ async fn drive(database: &Arc<Database>, id: &PlanId, owner: &str, news: &Notify
     ended
 }
 
-impl Driver<'_> {
+impl Driver {
     fn plan(&self) -> &Plan {
         &self.stored.plan
     }
@@ -122,7 +122,7 @@ impl Driver<'_> {
     /// Records what has happened.
     async fn learn(&mut self, event: Event) -> Result<(), Halt> {
         let mut plan = self.stored.plan.clone();
-        plan.step(event, now(self.database)).map_err(|_| Halt::Changed)?;
+        plan.step(event, now(&self.database)).map_err(|_| Halt::Changed)?;
         self.save(plan).await
     }
 
@@ -147,7 +147,7 @@ impl Driver<'_> {
         let turned = saved.plan.flows_forward() != self.stored.plan.flows_forward();
         self.stored = saved;
         if turned {
-            self.lane = Lane::new(self.database, &self.stored.plan, self.lane.driver);
+            self.lane = Lane::new(&self.database, &self.stored.plan, self.lane.driver);
             self.mirror = None;
         }
     }
@@ -318,8 +318,11 @@ impl Driver<'_> {
                 continue;
             }
             self.tick().await?;
-            let idle = futures::future::select(Box::pin(self.news.notified()), env.sleep(IDLE)).await;
-            if matches!(idle, futures::future::Either::Left(_)) {
+            let told = {
+                let idle = futures::future::select(Box::pin(self.news.notified()), env.sleep(IDLE)).await;
+                matches!(idle, futures::future::Either::Left(_))
+            };
+            if told {
                 self.look().await?;
             }
         }
@@ -380,7 +383,7 @@ impl Driver<'_> {
             self.tick().await?;
             self.mirror().await?.page(&lane, None).await?;
         };
-        let completed_at = Some(now(self.database));
+        let completed_at = Some(now(&self.database));
         self.learn(Event::Verified(isles_kernel::moves::Verification { completed_at, ..found })).await
     }
 
@@ -427,7 +430,7 @@ impl Driver<'_> {
             let applied = std::mem::take(&mut mirror.applied);
             tail.events_applied += applied;
             if tail.last_event_id != mirror.position || applied > 0 {
-                tail.last_event_ts = Some(now(self.database));
+                tail.last_event_ts = Some(now(&self.database));
             }
             (tail.last_event_id, tail.lag) = (mirror.position, Some(lag));
             if self.stored.plan.direction == Direction::Forward && tail.status == TailStatus::Pending {
@@ -441,7 +444,7 @@ impl Driver<'_> {
         if (&plan.backfill, &plan.tail, &plan.error_message) == (&backfill, &tail, &self.plan().error_message) {
             return Ok(());
         }
-        plan.step(Event::Progress { backfill, tail }, now(self.database)).map_err(|_| Halt::Changed)?;
+        plan.step(Event::Progress { backfill, tail }, now(&self.database)).map_err(|_| Halt::Changed)?;
         self.save(plan).await
     }
 }

@@ -129,15 +129,13 @@ pub(crate) async fn create(catalog: &dyn Catalog, plan: &Plan, policy: &RoutingP
         if active.len() >= MAX_ACTIVE {
             return Err(SqlError::new("54000", format!("at most {MAX_ACTIVE} plans are active at once")));
         }
-        let about = About {
-            source: plan.source_shard.clone(),
-            target: plan.target_shard.clone(),
-            units: plan.units.clone(),
-        };
+        let about =
+            About { source: plan.source_shard.clone(), target: plan.target_shard.clone(), units: plan.units.clone() };
         active.insert(plan.id.clone(), about);
         let change = Transaction::new().when_as_read(&active_key(), record.as_ref());
         let change = change.when(Condition::Absent(plan_key(&plan.id)));
-        let change = change.put_json(active_key(), &active).and_then(|change| change.put_json(plan_key(&plan.id), plan));
+        let change =
+            change.put_json(active_key(), &active).and_then(|change| change.put_json(plan_key(&plan.id), plan));
         match catalog.commit(change.map_err(catalog_error)?).await {
             Ok(_) => return forget_oldest(catalog).await,
             Err(CatalogError::Conflict { .. }) => {}
@@ -171,9 +169,8 @@ pub(crate) async fn save(
     if let Some(token) = lease {
         change = change.when(Condition::Held(lease_key(&plan.id), token));
     }
-    let value = serde_json::to_vec(&plan).map_err(|error| {
-        Unsaved::Error(SqlError::new("XX000", format!("a plan has no JSON form: {error}")))
-    })?;
+    let value = serde_json::to_vec(&plan)
+        .map_err(|error| Unsaved::Error(SqlError::new("XX000", format!("a plan has no JSON form: {error}"))))?;
     let mut change = change.put(key.clone(), value.clone());
     if !plan.is_active() {
         change = without(catalog, change, &plan.id).await.map_err(Unsaved::Error)?;

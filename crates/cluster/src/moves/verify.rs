@@ -184,11 +184,7 @@ impl Comparison {
             };
             let row = giver.as_ref().or(taker.as_ref());
             let key = row.map_or(Vec::new(), |row| table.key_of(&row.unit, &row.values));
-            self.found.differences.push(Difference {
-                table: table.name.clone(),
-                key: shown(&key),
-                what: what.into(),
-            });
+            self.found.differences.push(Difference { table: table.name.clone(), key: shown(&key), what: what.into() });
         }
     }
 }
@@ -220,22 +216,19 @@ fn difference(table: &Table, giver: Vec<StoredRow>, taker: Vec<StoredRow>) -> Di
     let mut all = Differing::new();
     let key = |row: &StoredRow| key_bytes(&table.key_of(&row.unit, &row.values));
     for row in giver {
-        all.entry(key(&row)).or_default().0 = Some(row);
+        let key = key(&row);
+        all.entry(key).or_default().0 = Some(row);
     }
     for row in taker {
-        all.entry(key(&row)).or_default().1 = Some(row);
+        let key = key(&row);
+        all.entry(key).or_default().1 = Some(row);
     }
     all.retain(|_, (giver, taker)| giver != taker);
     all
 }
 
 /// Gives the taker the giver's rows, and takes from it what the giver has not.
-async fn repair(
-    lane: &Lane,
-    table: &Table,
-    differing: &Differing,
-    seq: isles_kernel::names::Seq,
-) -> Result<(), Halt> {
+async fn repair(lane: &Lane, table: &Table, differing: &Differing, seq: isles_kernel::names::Seq) -> Result<(), Halt> {
     let one = |(giver, taker): &(Option<StoredRow>, Option<StoredRow>)| {
         let known = giver.as_ref().or(taker.as_ref())?;
         Some(Incoming {

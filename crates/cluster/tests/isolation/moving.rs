@@ -70,8 +70,7 @@ fn run(disk: &Arc<Disk>, seed: u64, planted: Option<isles_cluster::moves::Plante
     let sim = Sim::new(seed);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let mut driver =
-        Driver { sim, disk: disk.clone(), record: Shared::default(), rng, seen: Seen::default(), planted };
+    let mut driver = Driver { sim, disk: disk.clone(), record: Shared::default(), rng, seen: Seen::default(), planted };
     driver.live()?;
     let Record { history, errors, .. } = std::mem::take(&mut *driver.record.lock().unwrap());
     let checked = check(&history, Level::StrictSerializable).map_err(|failure| format!("I-19: {failure}"))?;
@@ -129,8 +128,7 @@ impl Driver {
         let rng = |what: &str| self.sim.rng(&format!("{what} {}", self.sim.elapsed().as_micros()));
         for number in 0..CLIENTS {
             let (session, record) = (session(database)?, self.record.clone());
-            let client =
-                Client { number, session, record, rng: rng(&format!("client {number}")), looks: Looks::Any };
+            let client = Client { number, session, record, rng: rng(&format!("client {number}")), looks: Looks::Any };
             self.sim.node(NODE).spawn_named("client", Box::pin(client.run(TXNS)));
         }
         let stale = Stale {
@@ -141,8 +139,12 @@ impl Driver {
             seen: self.seen.clone(),
         };
         self.sim.node(NODE).spawn_named("stale", Box::pin(stale.run(TXNS)));
-        let operator =
-            Operator { database: database.clone(), rng: rng("operator"), seen: self.seen.clone(), env: self.sim.node(NODE) };
+        let operator = Operator {
+            database: database.clone(),
+            rng: rng("operator"),
+            seen: self.seen.clone(),
+            env: self.sim.node(NODE),
+        };
         self.sim.node(NODE).spawn_named("operator", Box::pin(operator.run()));
         Ok(())
     }

@@ -204,8 +204,12 @@ pub(crate) async fn rerun_recopies(world: World) {
 /// W9: a table that is placed by another column than its key is copied, too.
 pub(crate) async fn shard_by_other_column_copied(world: World) {
     let mut client = world.db.client();
-    client.run("CREATE TABLE orders (id bigint, customer text, PRIMARY KEY (id, customer)) \
-                WITH (kind = 'hash', shard_by = 'customer', \"group\" = 'orders', buckets = 8)").await;
+    client
+        .run(
+            "CREATE TABLE orders (id bigint, customer text, PRIMARY KEY (id, customer)) \
+                WITH (kind = 'hash', shard_by = 'customer', \"group\" = 'orders', buckets = 8)",
+        )
+        .await;
     for n in 0..60 {
         client.run(&format!("INSERT INTO orders VALUES ({n}, 'c{}')", n % 7)).await;
     }
@@ -247,8 +251,10 @@ pub(crate) async fn a_difference_is_found_and_repaired(world: World) {
     let plan = world.until(&plan, "a verdict", |p| p.verification.status == VerificationStatus::Failed).await;
     assert_eq!(plan.verification.differing, 1);
     let found = &plan.verification.differences[0];
-    assert_eq!((found.table.as_str(), found.key.as_str(), found.what.as_str()),
-        ("notes", format!("{name}, 3").as_str(), "missing"));
+    assert_eq!(
+        (found.table.as_str(), found.key.as_str(), found.what.as_str()),
+        ("notes", format!("{name}, 3").as_str(), "missing")
+    );
     assert_eq!(world.command(&plan, Event::Cutover).await.unwrap_err().sqlstate, "55000");
     world.command(&plan, Event::Verify { repair: true }).await.unwrap();
     let plan = world.until(&plan, "a verdict", |p| p.verification.status == VerificationStatus::Passed).await;

@@ -15,8 +15,11 @@ pub(crate) async fn invalid_plans_are_refused(world: World) {
         (order(tenants(&[])), "22023", "tenantIds required for shard split"),
         (Order { source: Some(shard(1)), ..order(tenants(&[&name])) }, "22023", "source and target shard must differ"),
         (Order { source: Some(shard(0)), target: shard(0), ..order(tenants(&[&name])) }, "22023", "must differ"),
-        (Order { source: Some(shard(0)), ..order(tenants(&[&name, &away])) }, "22023",
-            "Tenants not routed to source shard s0: away"),
+        (
+            Order { source: Some(shard(0)), ..order(tenants(&[&name, &away])) },
+            "22023",
+            "Tenants not routed to source shard s0: away",
+        ),
         (order(tenants(&[&name, &away])), "22023", "on several shards"),
         (Order { target: shard(9), ..order(tenants(&[&name])) }, "22023", "there is no shard s9"),
         (Order { source: Some(shard(9)), ..order(tenants(&[&name])) }, "22023", "there is no shard s9"),
@@ -39,14 +42,16 @@ pub(crate) async fn invalid_plans_are_refused(world: World) {
 /// W11: a command that does not fit where the plan is is refused, and the plan stays as it is.
 pub(crate) async fn guard_every_phase_transition(world: World) {
     let name = world.tenant_with_rows("acme", 3).await;
-    let all = || [
-        Event::StartDualWrite,
-        Event::RunBackfill,
-        Event::Verify { repair: false },
-        Event::WaiveVerification,
-        Event::Cutover,
-        Event::Complete,
-    ];
+    let all = || {
+        [
+            Event::StartDualWrite,
+            Event::RunBackfill,
+            Event::Verify { repair: false },
+            Event::WaiveVerification,
+            Event::Cutover,
+            Event::Complete,
+        ]
+    };
     let refused = async |plan: &isles_cluster::moves::moves::Plan, allowed: &[Event]| {
         let before = world.database().move_plan(plan.id.as_str()).await.unwrap();
         for event in all().into_iter().filter(|event| !allowed.contains(event)) {

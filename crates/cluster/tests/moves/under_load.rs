@@ -73,7 +73,8 @@ pub(crate) async fn writes_during_a_move_are_all_there_once(world: World) {
     };
     tokio::join!(moves, key_changes);
     stop.store(true, Ordering::SeqCst);
-    let mut expected: BTreeMap<i64, i64> = (50..200).map(|id| (id, 0)).chain((10_000..10_050).map(|id| (id, 0))).collect();
+    let mut expected: BTreeMap<i64, i64> =
+        (50..200).map(|id| (id, 0)).chain((10_000..10_050).map(|id| (id, 0))).collect();
     for writer in writers {
         let told = writer.await.unwrap();
         assert!(told.statements > 10);
@@ -100,7 +101,8 @@ pub(crate) async fn transactions_over_a_cutover_commit_or_fail_whole(world: Worl
     open.run("UPDATE notes SET n = n + 1").await;
     let version = world.version();
     world.command(&plan, Event::Cutover).await.unwrap();
-    let late = world.until(&plan, "an abort", |plan| plan.stage == Stage::Ready && plan.cutover.aborted.is_some()).await;
+    let late =
+        world.until(&plan, "an abort", |plan| plan.stage == Stage::Ready && plan.cutover.aborted.is_some()).await;
     assert_eq!((late.cutover.attempts, world.version()), (1, version));
     open.run("COMMIT").await;
     assert_eq!(world.client_of(&name).await.run("SELECT n FROM notes").await, ["1"]);
@@ -129,7 +131,11 @@ pub(crate) async fn stale_gateway_write_is_fenced(world: World) {
     world.move_to(1, tenants(&[&name])).await;
     let claim = Claim {
         version: old.version(),
-        units: vec![Claimed::Tenant(Some(tenant(&name)), old.tenant_group().clone(), old.bucket_of_tenant(&tenant(&name)))],
+        units: vec![Claimed::Tenant(
+            Some(tenant(&name)),
+            old.tenant_group().clone(),
+            old.bucket_of_tenant(&tenant(&name)),
+        )],
     };
     let source = world.database().shard(&shard(0)).await.unwrap();
     let write = Statement::new("UPDATE notes SET n = 99", Vec::<Value>::new()).writing();

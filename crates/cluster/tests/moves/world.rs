@@ -164,8 +164,7 @@ impl World {
 
     /// Moves, and removes the source's rows.
     pub(crate) async fn move_wholly(&self, target: usize, units: Units) -> Plan {
-        let order =
-            Order { target: shard(target), ..self.order(units, Options { complete: true, ..by_itself() }) };
+        let order = Order { target: shard(target), ..self.order(units, Options { complete: true, ..by_itself() }) };
         let plan = self.database().plan_move(order).await.unwrap();
         let done = self.until_stage(&plan, Stage::Done).await;
         assert_eq!(done.phase, Phase::Completed, "{done:?}");

@@ -25,6 +25,7 @@
 use super::fault;
 use super::pool::Conn;
 use super::stream;
+use crate::discard;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use crate::shard::DriverToken;
@@ -351,6 +352,21 @@ pub(super) async fn open_missing(conn: &Conn, fences: &[Fence]) -> Result<()> {
     let mut table = known.clone();
     fences.iter().try_for_each(|fence| table.set_missing(fence))?;
     if table == known { Ok(()) } else { store(conn, &table).await }
+}
+
+/// Refuses if anyone may read one of these units. Until the transaction of `conn` ends, no fence lets anyone in: who
+/// changes one waits for it.
+pub(super) async fn refuse_served(conn: &Conn, units: &[Claimed]) -> Result<()> {
+    let slots = units.iter().flat_map(|unit| match unit {
+        Claimed::Buckets(group, first, last) | Claimed::OwnBuckets(group, first, last) => {
+            scope_slots(&FenceScope::Buckets { group: group.clone(), first: *first, last: *last })
+        }
+        unit => looks_of(vec![unit.clone()]).iter().flat_map(look_slots).collect(),
+    });
+    let slots: BTreeSet<i32> = slots.map(|slot| lock_number(slot, Access::Write)).collect();
+    let lock = format!("SELECT pg_advisory_xact_lock_shared({LOCK_CLASS}, slot) FROM unnest($1::int[]) AS slot");
+    conn.query(&lock, &[&slots.into_iter().collect::<Vec<_>>()]).await.map_err(fault::before_commit)?;
+    discard::refuse_served(&FenceTable::from_fences(load(conn).await?)?, units)
 }
 
 pub(super) async fn load(conn: &Conn) -> Result<Vec<Fence>> {

@@ -21,6 +21,7 @@
 //!   * [`stream`]       how far rows of other shards have come, and who brings them
 //!   * [`apply`]        rows from elsewhere
 //!   * [`copy`]         rows of a snapshot of another shard
+//!   * [`discard`]      rows that a move has left
 //!   * [`unique`]       rows that collide while they arrive out of order
 //!
 //! User tables are in `public`. There are three pools, so that no one waits for a connection that is held by someone
@@ -36,6 +37,7 @@ mod apply;
 mod binding;
 mod copy;
 mod ddl;
+mod discard;
 mod fault;
 mod fence;
 mod log;
@@ -55,12 +57,13 @@ mod usage;
 mod value;
 
 use crate::binding::Binding;
+use crate::discard::check_range;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, Limits, Outcome, Request,
-    Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
+    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, Limits,
+    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -78,6 +81,8 @@ const CONTROL_CONNECTIONS: usize = 2;
 const ADMIN_CONNECTIONS: usize = 2;
 /// Our own work ends in this time, or is given up.
 const OWN_LIMIT: Duration = Duration::from_secs(60);
+/// Rows of a bucket may have to be searched for in a whole table.
+const SEARCH_LIMIT: Duration = Duration::from_secs(3_600);
 /// Commits between two looks at the log's length; a look costs far less than so many commits.
 const COMMITS_PER_LOOK: u64 = 256;
 
@@ -519,6 +524,27 @@ impl Shard for PostgresShard {
     async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()> {
         while !self.inner.forget_some(stream, driver).await? {}
         Ok(())
+    }
+
+    async fn discard(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        unserved: Vec<Claimed>,
+        range: &KeyRange,
+        rows: usize,
+    ) -> Result<u64> {
+        check_range(range, &unserved, rows)?;
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let leftovers = discard::Leftovers::new(schema.table(&range.table)?, range)?;
+            let found = leftovers.find(&conn, rows).await?;
+            let done = leftovers.delete(&conn, (stream, driver), &unserved, &found).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(SEARCH_LIMIT, &commit, work).await
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

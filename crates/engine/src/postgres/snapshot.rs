@@ -19,9 +19,9 @@ use super::value::Param;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
-use crate::usage::{TenantRange, UsagePage};
+use crate::usage::{TenantRange, UsagePage, check_has_tenants};
 use async_trait::async_trait;
-use isles_kernel::names::Seq;
+use isles_kernel::names::{Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder, Value};
 use std::sync::Mutex;
@@ -56,10 +56,11 @@ pub(super) async fn take(
 }
 
 /// A query over a range, with its parameters and their types.
-struct Query {
-    text: String,
-    params: Vec<Param>,
-    types: Vec<Type>,
+#[derive(Default)]
+pub(super) struct Query {
+    pub(super) text: String,
+    pub(super) params: Vec<Param>,
+    pub(super) types: Vec<Type>,
 }
 
 impl Query {
@@ -95,21 +96,27 @@ fn unit_column(table: &Table) -> Option<(&'static str, DataType)> {
 }
 
 fn select(table: &Table, range: &KeyRange) -> Result<Query> {
-    let mut query = Query { text: String::new(), params: Vec::new(), types: Vec::new() };
+    let mut query = Query::default();
     let hidden = unit_column(table).map_or("NULL".into(), |(name, _)| quote(name));
     let names: Vec<String> = table.columns.iter().map(|column| column.name.clone()).collect();
     let key = columns(&table.physical_key());
-    let mut conditions = scope(table, &range.scope, &mut query)?;
+    let filter = filter(table, range, &mut query)?;
+    query.text =
+        format!("SELECT {hidden}, {} FROM {}{filter} ORDER BY {key}", columns(&names), table_name(&table.name));
+    Ok(query)
+}
+
+/// The conditions of a range, behind a table's name.
+pub(super) fn filter(table: &Table, range: &KeyRange, query: &mut Query) -> Result<String> {
+    let key = columns(&table.physical_key());
+    let mut conditions = scope(table, &range.scope, query)?;
     if let Some(after) = &range.after {
         conditions.push(format!("({key}) > ({})", query.push_key(table, after)?));
     }
     if let Some(through) = &range.through {
         conditions.push(format!("({key}) <= ({})", query.push_key(table, through)?));
     }
-    let filter = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
-    query.text =
-        format!("SELECT {hidden}, {} FROM {}{filter} ORDER BY {key}", columns(&names), table_name(&table.name));
-    Ok(query)
+    Ok(if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) })
 }
 
 /// The conditions of a scope. One that a table's kind does not know selects nothing of it.
@@ -207,6 +214,19 @@ impl Snapshot for PgSnapshot {
         };
         self.each_row(&query, take).await?;
         Ok(digest)
+    }
+
+    async fn tenants(
+        &mut self,
+        table: &str,
+        after: Option<&Option<TenantId>>,
+        limit: usize,
+    ) -> Result<Vec<Option<TenantId>>> {
+        check_tenants(limit)?;
+        let table = self.schema.table(table)?;
+        check_has_tenants(table)?;
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
+        usage::tenants(conn, table, after, limit).await
     }
 
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {

@@ -8,7 +8,7 @@ use super::fault;
 use super::pool::Conn;
 use super::tenancy::OWN;
 use crate::error::Result;
-use crate::usage::{Gathered, TenantRange, UsagePage, tenant_key};
+use crate::usage::{Gathered, TenantRange, UsagePage, loose_names, tenant_key, tenant_of};
 use isles_kernel::names::TenantId;
 use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
 use tokio_postgres::types::{ToSql, Type};
@@ -48,6 +48,18 @@ pub(super) async fn usage(conn: &Conn, schema: &Schema, range: &TenantRange, lim
     Ok(gathered.page(range))
 }
 
+/// The tenants of a table, after one of them; in an open snapshot.
+pub(super) async fn tenants(
+    conn: &Conn,
+    table: &Table,
+    after: Option<&Option<TenantId>>,
+    limit: usize,
+) -> Result<Vec<Option<TenantId>>> {
+    let sql = loose_names(&table_name(&table.name), after, limit);
+    let found = rows(conn, &sql, &[after.map_or("", tenant_key)]).await?;
+    found.iter().map(|row| tenant_of(row.get(0))).collect()
+}
+
 /// The bytes of a row's values as they are stored: what the server has compressed counts as that.
 fn bytes_of(table: &Table) -> String {
     let sizes = table.columns.iter().map(|column| format!("coalesce(pg_column_size({}), 0)", quote(&column.name)));
@@ -79,4 +91,35 @@ pub(super) async fn purge(
     };
     let statement = conn.prepare_typed(&sql, &[Type::TEXT]).await.map_err(fault::before_commit)?;
     conn.execute(&statement, &[&tenant_key(tenant)]).await.map_err(fault::before_commit)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use isles_sim::pgserver;
+    use tokio_postgres::NoTls;
+
+    /// Rows between two names are not read: as many are read as there are names, and one more look finds no further one.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn names_are_searched_for_and_not_scanned() {
+        let url = pgserver::shared().create_database();
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let rows = "CREATE TABLE notes (_tenant text COLLATE \"C\", id bigint, PRIMARY KEY (_tenant, id)); \
+                    INSERT INTO notes SELECT 'tenant ' || n % 5, n FROM generate_series(1, 20000) AS n";
+        client.batch_execute(rows).await.unwrap();
+        for analyzed in [false, true] {
+            if analyzed {
+                client.batch_execute("ANALYZE notes").await.unwrap();
+            }
+            let sql = format!("EXPLAIN (ANALYZE, COSTS off, TIMING off) {}", loose_names("notes", None, 10));
+            let plan: Vec<String> = client.query(&sql, &[&""]).await.unwrap().iter().map(|row| row.get(0)).collect();
+            let scans: Vec<&String> = plan.iter().filter(|step| step.contains(" on notes")).collect();
+            assert_eq!(scans.len(), 2, "{plan:#?}");
+            for scan in scans {
+                assert!(scan.contains("Index Only Scan") && scan.contains("rows=1 "), "{plan:#?}");
+            }
+        }
+    }
 }

@@ -28,6 +28,7 @@
 //!   * `pledge`       one shard's part of a commit over several
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
+//!   * `discard`      rows that a move has left
 //!   * `tenancy`      the second fence around tenants
 //!   * `units`        what has changed since, by unit
 //!   * `turns`        long reads of a tenant, and those of others
@@ -46,6 +47,7 @@ pub mod backup;
 mod capture;
 mod copy;
 mod ddl;
+mod discard;
 mod explain;
 pub mod fleet;
 mod format;
@@ -71,9 +73,9 @@ mod writer;
 use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, MAX_APPLY_ROWS,
+    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, MAX_APPLY_ROWS,
     MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
 };
 use arc_swap::ArcSwap;
@@ -468,6 +470,18 @@ impl Shard for SqliteShard {
 
     async fn forget_stream(&self, stream: &StreamId, driver: Option<DriverToken>) -> Result<()> {
         stream::forget(self, stream, driver).await
+    }
+
+    async fn discard(
+        &self,
+        stream: &StreamId,
+        driver: DriverToken,
+        unserved: Vec<Claimed>,
+        range: &KeyRange,
+        rows: usize,
+    ) -> Result<u64> {
+        let leave = discard::Leave { stream: stream.clone(), driver, unserved };
+        discard::discard(self, leave, range, rows).await
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

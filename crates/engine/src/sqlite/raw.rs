@@ -505,6 +505,12 @@ impl Db {
         }
     }
 
+    /// Rows that the last statement has inserted, updated or deleted.
+    pub(super) fn changes(&self) -> u64 {
+        // SAFETY: the handle is live.
+        unsafe { ffi::sqlite3_changes64(self.handle()) as u64 }
+    }
+
     /// Runs composed text and hands each row to `each`, without keeping them.
     pub(super) fn own_each(
         &mut self,

@@ -8,16 +8,17 @@ use super::reader::{self, ReaderGuard};
 use super::{OWN_WRITE_TIME, Shared, ddl, format, usage};
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
-use crate::usage::{TenantRange, UsagePage};
+use crate::usage::{TenantRange, UsagePage, check_has_tenants};
 use async_trait::async_trait;
 use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Encoder, Value};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A digest reads a whole range; it is the mover's work and bounded by the mover's own limits.
-const DIGEST_TIME: Duration = Duration::from_secs(3_600);
+pub(super) const DIGEST_TIME: Duration = Duration::from_secs(3_600);
 
 struct SqliteSnapshot {
     /// Away while a job has it.
@@ -94,6 +95,19 @@ impl Snapshot for SqliteSnapshot {
         self.job(DIGEST_TIME, work).await
     }
 
+    async fn tenants(
+        &mut self,
+        table: &str,
+        after: Option<&Option<TenantId>>,
+        limit: usize,
+    ) -> Result<Vec<Option<TenantId>>> {
+        check_tenants(limit)?;
+        let table = self.schema.table(table)?.clone();
+        check_has_tenants(&table)?;
+        let after = after.cloned();
+        self.job(OWN_WRITE_TIME, move |db| usage::tenants(db, &table, after.as_ref(), limit)).await
+    }
+
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {
         check_tenants(tenants)?;
         let (schema, range) = (self.schema.clone(), range.clone());
@@ -113,15 +127,36 @@ fn read_page(db: &mut Db, table: &Table, query: &RangeQuery, limit: usize) -> Re
 }
 
 /// A key range as SQL.
-struct RangeQuery {
-    sql: String,
-    params: Vec<Value>,
-    columns: Vec<DataType>,
+pub(super) struct RangeQuery {
+    pub(super) sql: String,
+    pub(super) params: Vec<Value>,
+    pub(super) columns: Vec<DataType>,
 }
 
 impl RangeQuery {
+    /// All physical columns.
     fn new(table: &Table, range: &KeyRange, limit: Option<usize>) -> Result<RangeQuery> {
-        let mut query = RangeQuery { sql: String::new(), params: Vec::new(), columns: columns(table) };
+        let names = table.hidden_columns().iter().map(|name| (*name).to_string());
+        let names: Vec<String> = names.chain(table.columns.iter().map(|column| column.name.clone())).collect();
+        RangeQuery::of(table, &names, columns(table), range, limit)
+    }
+
+    /// The columns of the physical key.
+    pub(super) fn keys(table: &Table, range: &KeyRange, limit: usize) -> Result<RangeQuery> {
+        let key = table.physical_key();
+        let ty = |name: &String| table.position(name).map_or(DataType::Text, |at| table.columns[at].ty);
+        let types = key.iter().map(ty).collect();
+        RangeQuery::of(table, &key, types, range, Some(limit))
+    }
+
+    fn of(
+        table: &Table,
+        names: &[String],
+        columns: Vec<DataType>,
+        range: &KeyRange,
+        limit: Option<usize>,
+    ) -> Result<RangeQuery> {
+        let mut query = RangeQuery { sql: String::new(), params: Vec::new(), columns };
         let key = table.physical_key();
         let mut conditions = query.scope(table, &range.scope)?;
         for (bound, operator) in [(&range.after, ">"), (&range.through, "<=")] {
@@ -129,8 +164,6 @@ impl RangeQuery {
                 conditions.push(query.bound(&key, values, operator)?);
             }
         }
-        let names: Vec<String> = table.hidden_columns().iter().map(|name| (*name).to_string()).collect();
-        let names = names.iter().chain(table.columns.iter().map(|column| &column.name));
         query.sql = format!("SELECT {} FROM {}", ddl::quoted_list(names), ddl::quoted(&table.name));
         if !conditions.is_empty() {
             query.sql.push_str(&format!(" WHERE {}", conditions.join(" AND ")));
@@ -159,9 +192,7 @@ impl RangeQuery {
         match (scope, &table.kind) {
             (Scope::All, _) => Ok(vec![]),
             (Scope::Buckets(wanted, ranges), TableKind::Hash { group, .. }) if wanted == group => {
-                let each = ranges.iter().map(|r| format!("{BUCKET_COLUMN} BETWEEN {} AND {}", r.start(), r.end()));
-                let each: Vec<String> = each.collect();
-                Ok(vec![if each.is_empty() { "0".into() } else { format!("({})", each.join(" OR ")) }])
+                Ok(vec![in_buckets(ranges)])
             }
             (Scope::Tenants(tenants), TableKind::Tenant) => {
                 let name = |tenant: &Option<TenantId>| Value::text(tenant.as_ref().map_or("", TenantId::as_str));
@@ -176,6 +207,13 @@ impl RangeQuery {
     fn each(&self, db: &mut Db, table: &Table, mut each: impl FnMut(StoredRow) -> Result<()>) -> Result<()> {
         db.own_each(&self.sql, &self.params, &self.columns, |row| each(stored(table, row)?))
     }
+}
+
+/// The condition that a row is in one of these ranges of buckets.
+pub(super) fn in_buckets(ranges: &[RangeInclusive<u32>]) -> String {
+    let each = ranges.iter().map(|range| format!("{BUCKET_COLUMN} BETWEEN {} AND {}", range.start(), range.end()));
+    let each: Vec<String> = each.collect();
+    if each.is_empty() { "0".into() } else { format!("({})", each.join(" OR ")) }
 }
 
 /// Types of a table's physical columns.

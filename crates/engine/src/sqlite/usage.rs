@@ -8,7 +8,7 @@ use super::raw::Db;
 use super::writer::Writer;
 use crate::error::Result;
 use crate::shard::{Limits, Statement};
-use crate::usage::{Gathered, TenantRange, UsagePage, tenant_key};
+use crate::usage::{Gathered, TenantRange, UsagePage, loose_names, tenant_key, tenant_of};
 use isles_kernel::names::TenantId;
 use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
@@ -46,6 +46,18 @@ pub(super) fn usage(db: &mut Db, schema: &Schema, range: &TenantRange, limit: us
     Ok(gathered.page(range))
 }
 
+/// The tenants of a table, after one of them.
+pub(super) fn tenants(
+    db: &mut Db,
+    table: &Table,
+    after: Option<&Option<TenantId>>,
+    limit: usize,
+) -> Result<Vec<Option<TenantId>>> {
+    let sql = loose_names(&ddl::quoted(&table.name), after, limit);
+    let rows = db.own_text(&sql, &[Value::text(after.map_or("", tenant_key))], &[DataType::Text])?;
+    rows.into_iter().flatten().filter_map(name_of).map(tenant_of).collect()
+}
+
 fn name_of(value: Value) -> Option<String> {
     if let Value::Text(name) = value { Some(name) } else { None }
 }
@@ -73,4 +85,27 @@ pub(super) fn purge(writer: &mut Writer, table: &str, tenant: &Option<TenantId>,
     };
     let statement = Statement::new(sql, vec![Value::text(tenant_key(tenant))]);
     Ok(writer.db.run_own(&statement, &Limits::default())?.affected)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Each step is a search in the key, so rows between two names are not read.
+    #[test]
+    fn names_are_searched_for_and_not_scanned() {
+        let db = rusqlite::Connection::open_in_memory().unwrap();
+        let table = "CREATE TABLE notes (_tenant TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (_tenant, id))";
+        db.execute_batch(&format!("{table} STRICT, WITHOUT ROWID")).unwrap();
+        for after in [None, Some(&None)] {
+            let sql = format!("EXPLAIN QUERY PLAN {}", loose_names("notes", after, 10));
+            let mut plan = db.prepare(&sql).unwrap();
+            let steps: Vec<String> =
+                plan.query_map(["a"], |row| row.get(3)).unwrap().map(|step| step.unwrap()).collect();
+            let touching: Vec<&String> = steps.iter().filter(|step| step.contains(" notes")).collect();
+            assert_eq!(touching, ["SEARCH notes USING PRIMARY KEY (_tenant>?)"; 2], "{steps:?}");
+            assert!(!steps.iter().any(|step| step.contains("TEMP B-TREE")), "{steps:?}");
+        }
+    }
 }

@@ -34,6 +34,7 @@ mod copies;
 mod digests;
 mod fences;
 mod imports;
+mod leftovers;
 mod limits;
 mod reopening;
 mod schemas;
@@ -250,6 +251,15 @@ on_both_engines! {
         a_streams_driver_survives_reopening,
         a_long_stream_is_forgotten_whole,
     }
+    leftovers {
+        rows_of_buckets_are_discarded_in_pages,
+        rows_of_tenants_are_discarded,
+        what_is_served_is_not_discarded,
+        an_earlier_driver_discards_nothing,
+        discarding_sets_off_no_cascade_and_no_trigger,
+        a_fence_that_opens_ends_the_discarding,
+        what_is_discarded_is_not_copied_again,
+    }
     imports {
         an_export_is_read_page_by_page_and_imported_elsewhere,
         an_imported_page_is_written_and_captured,
@@ -337,6 +347,7 @@ on_both_engines! {
     usages {
         usage_is_told_a_page_of_tenants_at_a_time,
         usage_of_one_tenant_is_its_own,
+        tenants_are_named_a_page_at_a_time,
         bytes_grow_and_shrink_with_the_values,
         a_tenants_rows_go_in_pages_and_are_captured,
         a_purge_of_parents_is_refused_while_children_are_there,

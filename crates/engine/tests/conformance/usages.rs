@@ -82,6 +82,48 @@ pub(crate) async fn bytes_grow_and_shrink_with_the_values(world: World) {
     assert_eq!(bytes().await, 0);
 }
 
+/// Names of the tenants of a table, page by page.
+async fn names(db: &Db, table: &str, limit: usize) -> Vec<Vec<String>> {
+    let mut snapshot = db.snapshot().await.unwrap();
+    let (mut after, mut pages) = (None, Vec::new());
+    loop {
+        let page = snapshot.tenants(table, after.as_ref(), limit).await.unwrap();
+        assert!(page.len() <= limit);
+        pages.push(page.iter().map(|tenant| tenant.as_ref().map_or("∅".into(), ToString::to_string)).collect());
+        match page.last() {
+            Some(last) if page.len() == limit => after = Some(last.clone()),
+            _ => return pages,
+        }
+    }
+}
+
+pub(crate) async fn tenants_are_named_a_page_at_a_time(world: World) {
+    let db = world.shard_with(vec![notes(), tasks(), users()]).await;
+    assert_eq!(names(&db, "notes", 2).await, [Vec::<String>::new()]);
+    let rows = [None, Some("a"), Some("b"), Some("é"), Some("~")].into_iter();
+    let rows: Vec<StoredRow> = rows.flat_map(|name| (0..3).map(move |id| note(name, id, "x"))).collect();
+    db.import("notes", rows, ImportMode::Insert).await.unwrap();
+    let task = StoredRow { unit: Unit::Tenant(tenant("c")), values: values![1, 1] };
+    db.import("tasks", vec![task], ImportMode::Insert).await.unwrap();
+    for limit in 1..=7 {
+        assert_eq!(names(&db, "notes", limit).await.concat(), ["∅", "a", "b", "~", "é"], "{limit}");
+        assert_eq!(names(&db, "tasks", limit).await.concat(), ["c"], "{limit}");
+    }
+    let mut snapshot = db.snapshot().await.unwrap();
+    let after = |name: &str| Some(tenant(name));
+    assert_eq!(snapshot.tenants("notes", after("aa").as_ref(), 2).await.unwrap(), [tenant("b"), tenant("~")]);
+    assert_eq!(snapshot.tenants("notes", Some(&None), 1).await.unwrap(), [tenant("a")]);
+    assert_eq!(snapshot.tenants("notes", after("é").as_ref(), 9).await.unwrap(), []);
+    db.put_note(Some("acme"), 1, "later").await;
+    assert_eq!(snapshot.tenants("notes", None, 9).await.unwrap().len(), 5, "it is of the snapshot's moment");
+    let other = snapshot.tenants("users", None, 9).await.unwrap_err();
+    assert!(matches!(other, isles_engine::error::ShardError::Invalid(_)), "{other:?}");
+    assert_eq!(sqlstate(&snapshot.tenants("nowhere", None, 9).await.unwrap_err()), "42P01");
+    for limit in [0, MAX_USAGE_TENANTS + 1] {
+        assert!(is_refusal(&snapshot.tenants("notes", None, limit).await.unwrap_err()), "{limit}");
+    }
+}
+
 pub(crate) async fn a_tenants_rows_go_in_pages_and_are_captured(world: World) {
     let db = world.shard().await;
     for id in 1..=3 {

@@ -3,8 +3,13 @@
 use super::Order;
 use crate::database::Database;
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Command, Plan, Units};
+use isles_kernel::moves::{Command, Plan, Stage, Units};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a command waits for the target to be made ready: there may be rows of an earlier move to remove.
+const PREPARE_LIMIT: Duration = Duration::from_secs(10);
+const PREPARE_POLL: Duration = Duration::from_millis(20);
 
 /// Whether something is done, or only what would be done is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +36,27 @@ impl Database {
     /// Tells a plan what to do, and what has become of it; or what would.
     pub async fn tell_move(self: &Arc<Self>, id: &str, command: Command, intent: Intent) -> Result<Plan, SqlError> {
         if intent == Intent::Do && !command.is_question() {
+            if command == Command::Backfill {
+                self.wait_until_prepared(id).await?;
+            }
             return self.change_move(id, |plan, now| command.carry_out(plan, now)).await;
         }
         let mut plan = self.move_plan(id).await?;
         command.carry_out(&mut plan, super::now(self)).map_err(|error| error.for_people())?;
         Ok(plan)
+    }
+
+    /// Mirroring begins a moment after it was asked for; who asks for the copy meanwhile waits, and is not refused.
+    async fn wait_until_prepared(&self, id: &str) -> Result<(), SqlError> {
+        let until = self.env.elapsed() + PREPARE_LIMIT;
+        while self.move_plan(id).await?.stage == Stage::Preparing {
+            if self.env.elapsed() >= until {
+                let message = format!("plan {id} is still making its target ready");
+                return Err(SqlError::new("55006", message).with_hint("try again in a moment"));
+            }
+            self.env.sleep(PREPARE_POLL).await;
+        }
+        Ok(())
     }
 
     /// How many rows a plan is about to copy, where that is cheap to know: what tenants have is in an index.

@@ -31,7 +31,7 @@ pub(super) fn fields(statement: &MoveStatement) -> Vec<Field> {
         return vec![version, at, text_field("description"), text_field("changes")];
     }
     let mut fields: Vec<Field> =
-        ["id", "source", "target", "what", "phase", "backfill", "tail", "verification"].map(text_field).into();
+        ["id", "source", "target", "what", "phase", "stage", "backfill", "tail", "verification"].map(text_field).into();
     fields.extend(["rows_copied", "lag"].map(|name| field(name, INT8)));
     fields.extend([field("pause_ms", FLOAT8), field("routing_version", INT8)]);
     fields.extend(["started", "updated"].map(|name| field(name, TIMESTAMPTZ)));
@@ -101,6 +101,7 @@ fn row(plan: &Plan) -> Vec<Value> {
         Value::text(plan.target_shard.as_str()),
         Value::Text(plan.units.to_string()),
         Value::text(plan.phase.name()),
+        word(&plan.stage),
         word(&plan.backfill.status),
         word(&plan.tail.status),
         word(&plan.verification.status),

@@ -35,6 +35,10 @@ impl Command {
             Command::Backfill => plan.step(Event::RunBackfill, now),
             Command::Tail => check_tail(plan),
             Command::Verify { repair } => plan.step(Event::Verify { repair }, now),
+            Command::Cutover { .. } if plan.stage == Stage::Verifying => {
+                let error = MoveError::phase("Cutover must wait: both shards are being compared");
+                Err(error.with_hint("try again in a moment"))
+            }
             Command::Cutover { waive } => {
                 let mut waived = plan.clone();
                 if waive && plan.stage == Stage::Ready && plan.verification.status != VerificationStatus::Passed {

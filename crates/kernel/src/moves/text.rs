@@ -7,9 +7,7 @@ use crate::names::{BucketId, GroupName};
 impl Units {
     /// Reads what [`Units`] of buckets are shown as.
     pub fn of_bucket_text(text: &str) -> Result<Units, MoveError> {
-        let invalid = || {
-            MoveError::invalid(format!("\"{text}\" does not name buckets")).with_hint("write group/0-7,9")
-        };
+        let invalid = || MoveError::invalid(format!("\"{text}\" does not name buckets")).with_hint("write group/0-7,9");
         let (group, numbers) = text.split_once('/').ok_or_else(invalid)?;
         let group = GroupName::new(group.trim()).map_err(|error| MoveError::invalid(error.to_string()))?;
         if numbers.split(',').count() > MAX_SPANS {

@@ -246,3 +246,20 @@ impl AsyncWrite for Io {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// What is served is described, and the other way round. That each verb is there, and no other, is for the tests of
+    /// the server.
+    #[test]
+    fn every_path_is_described() {
+        let described: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let described: BTreeSet<&str> = described["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let served: BTreeSet<&str> = routes(1).iter().map(|(path, _)| *path).collect();
+        assert_eq!(served, described);
+    }
+}

@@ -111,7 +111,7 @@ fn pauses(encoder: &mut DescriptorEncoder<'_>, work: &MoveWork) -> Result<(), st
     ConstCounter::new(work.rows_copied).encode(copied)?;
     let help = "How long writers were held when an owner changed";
     let mut pauses = encoder.encode_descriptor("move_pause", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    let bounds = PAUSE_BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::MAX]);
+    let bounds = PAUSE_BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = bounds.zip(work.pauses).collect();
     let (sum, count) = (work.pause_micros as f64 / 1e6, work.pauses.iter().sum());
     pauses.encode_histogram::<OfPlan>(sum, count, &buckets, None)

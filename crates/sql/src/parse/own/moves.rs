@@ -79,8 +79,7 @@ fn create(tokens: &mut Tokens<'_>) -> Result<MoveOrder, SqlError> {
     let source = if tokens.words(&["from"])? { Some(shard(tokens)?) } else { None };
     tokens.word("to")?;
     let target = shard(tokens)?;
-    let mut order =
-        MoveOrder { source, target, units, description: None, options: Options::default(), dry_run: false };
+    let mut order = MoveOrder { source, target, units, description: None, options: Options::default(), dry_run: false };
     for option in options(tokens)? {
         match option.name.as_str() {
             "auto" => order.options.auto = option.flag(tokens)?,

@@ -80,7 +80,10 @@ pub(crate) async fn listen(door: HttpDoor, listener: TcpListener, tls: Option<Tl
     let doors = Doors::open(listener, tls, Arc::clone(&door.metrics));
     let routes = routes(door.limits.http_body_bytes);
     let router = routes.into_iter().fold(Router::new(), |router, (path, answers)| router.route(path, answers));
-    let router = router.route("/admin/{*path}", any(admin::no_such_path)).with_state(Arc::new(door));
+    let router = ["/admin", "/admin/{*path}"]
+        .into_iter()
+        .fold(router, |router, path| router.route(path, any(admin::no_such_path)))
+        .with_state(Arc::new(door));
     let stopped = async move {
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
     };

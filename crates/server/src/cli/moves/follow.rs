@@ -176,9 +176,13 @@ fn unequal(plan: &Plan) -> Failure {
 
 fn aborted(plan: &Plan, why: &str) -> Failure {
     let (id, attempts) = (&plan.id, plan.cutover.attempts);
+    let (serves, command) = match plan.phase {
+        Phase::Completed => (&plan.target_shard, "rollback"),
+        _ => (&plan.source_shard, "cutover"),
+    };
     Failure::check(format!("the owner has not changed, after {attempts} attempts: {why}"))
         .code("aborted")
-        .hint(format!("the source serves as before; isles move cutover {id} tries again"))
+        .hint(format!("{serves} serves as before; isles move {command} {id} tries again"))
 }
 
 /// Shown on a terminal only.

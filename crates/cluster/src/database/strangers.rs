@@ -36,6 +36,11 @@ impl Database {
         // Nearly always there are none, and then nothing is copied to look them up.
         !known.is_empty() && known.contains(&(shard.clone(), group.clone()))
     }
+
+    /// How many shards have strangers, of how many groups.
+    pub(crate) fn known_strangers(&self) -> usize {
+        self.strangers.0.load().len()
+    }
 }
 
 impl Strangers {

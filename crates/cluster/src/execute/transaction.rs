@@ -190,6 +190,12 @@ impl Txn {
         !self.parts.is_empty()
     }
 
+    /// Forgets all that it has done on shards: nothing of it has been told to anybody.
+    pub(crate) fn begin_again(&mut self) {
+        self.parts.clear();
+        self.first_moment = None;
+    }
+
     pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
         self.parts.contains_key(shard)
     }
@@ -220,8 +226,7 @@ impl Txn {
             if !known.is_empty() {
                 return Err(moment_passed("a shard that was read before has changed"));
             }
-            self.parts.clear();
-            self.first_moment = None;
+            self.begin_again();
             bounds.check(&*self.database.env)?;
             // Whoever commits all the time must not keep a reader out, nor a reader a simulated clock.
             self.database.env.sleep(MOMENT_PAUSE).await;

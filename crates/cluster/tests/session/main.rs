@@ -7,6 +7,7 @@ mod harness;
 mod postgres;
 mod schema;
 mod statements;
+mod strangers;
 mod strategy;
 mod tenancy;
 mod tenants;

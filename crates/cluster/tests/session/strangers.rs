@@ -329,8 +329,10 @@ async fn writes_leave_strangers_alone() {
                 }
                 assert_eq!(answers[0], answers[1], "{sql}");
                 // The next one is refused first, too.
-                close(other).await;
-                other = open(two.other()).await;
+                if !block {
+                    close(other).await;
+                    other = open(two.other()).await;
+                }
             }
             close(one).await;
             close(other).await;
@@ -507,15 +509,12 @@ async fn plans_are_shown_as_ever() {
     }
 }
 
-/// I-11, I-18, I-21
+/// I-11, I-21
 #[tokio::test(flavor = "multi_thread")]
 async fn random_statements_answer_alike_with_strangers_and_without() {
-    for (world, seeds, steps) in
-        [(World::both(), [81, 82], [300, 80])].into_iter().flat_map(|(worlds, seeds, steps)| {
-            worlds.into_iter().zip(steps).map(move |(world, steps)| (world, seeds, steps))
-        })
-    {
-        for seed in seeds {
+    let seeds: [&[u64]; 2] = [&[81, 82, 83], &[84]];
+    for ((world, seeds), steps) in World::both().into_iter().zip(seeds).zip([300, 100]) {
+        for &seed in seeds {
             let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
             let configs = [0, 1].map(|n: usize| world.config(folders[n].path(), 3));
             let generator = Generator::new(seed);

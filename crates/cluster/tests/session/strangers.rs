@@ -5,7 +5,8 @@
 //! are older versions; both must answer alike. Shards are changed while the database is closed, so it learns of its
 //! strangers by being refused.
 
-use crate::harness::{Client, Db, Pair, World, close, open, shard};
+use crate::harness::{Client, Db};
+use crate::worlds::{Pair, World, close, open, shard};
 use isles_cluster::catalog::{Key, Transaction};
 use isles_cluster::database::Config;
 use isles_cluster::session::Answer;
@@ -181,7 +182,7 @@ async fn plant(config: &Config) -> Vec<Stranger> {
     let mut strangers = Vec::new();
     for at in 0..count {
         let shard = shard(config, at).await;
-        for table in moving(&*shard.schema().await.unwrap()) {
+        for table in moving(&shard.schema().await.unwrap()) {
             let rows = stored(&*shard, &table).await.into_iter().map(|row| copied(&table, row));
             strangers.extend(rows.map(|row| Stranger { shard: (at + 1) % count, table: table.clone(), row }));
         }
@@ -214,7 +215,7 @@ async fn plant(config: &Config) -> Vec<Stranger> {
 async fn fence(config: &Config, wanted: impl Fn(&GroupName) -> bool) {
     for at in 0..config.shards.len() {
         let shard = shard(config, at).await;
-        let groups = groups(&*shard.schema().await.unwrap());
+        let groups = groups(&shard.schema().await.unwrap());
         let closed =
             |group| Fence { scope: FenceScope::Whole { group }, version: RoutingVersion(1), mode: FenceMode::Closed };
         shard.set_fences(groups.into_iter().filter(&wanted).map(closed).collect(), TIME).await.unwrap();
@@ -226,7 +227,7 @@ async fn fence(config: &Config, wanted: impl Fn(&GroupName) -> bool) {
 async fn check_untouched(config: &Config, strangers: &[Stranger]) {
     for at in 0..config.shards.len() {
         let shard = shard(config, at).await;
-        for table in moving(&*shard.schema().await.unwrap()) {
+        for table in moving(&shard.schema().await.unwrap()) {
             let rows = stored(&*shard, &table).await;
             let gone: Vec<&Stranger> =
                 strangers.iter().filter(|of| of.shard == at && of.table == table && !rows.contains(&of.row)).collect();

@@ -1,7 +1,8 @@
 //! Strategies for a whole database: tenants that share shards, and tenants that have one each.
 
-use crate::harness::{Client, Db, Pair, World, close, open, shard, try_open};
+use crate::harness::{Client, Db};
 use crate::postgres::{server, urls};
+use crate::worlds::{Pair, World, close, open, shard, try_open};
 use isles_cluster::database::{Config, Strategy};
 use isles_engine::shard::{ActsFor, Engine, Request, Statement};
 use isles_kernel::error::SqlError;

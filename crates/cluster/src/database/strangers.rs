@@ -139,6 +139,8 @@ mod tests {
         let to = database.shards.get(&names[1]).await.unwrap();
         let rows = from.snapshot().await.unwrap().page(&KeyRange::table("t"), 1_000).await.unwrap().rows;
         let batch = |seq, there: bool| Batch {
+            driver: None,
+            kind: isles_engine::shard::BatchKind::Changes,
             stream: StreamId::new("move").unwrap(),
             rows: rows
                 .iter()

@@ -620,7 +620,12 @@ pub trait Shard: Send + Sync {
     }
 
     /// Writes a page of rows, in one transaction, captured like any write. `rows` are of one table.
-    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64>;
+    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+        self.import_claiming(Claim::default(), table, rows, mode).await
+    }
+
+    /// As [`Shard::import`], if the shard serves what is claimed.
+    async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64>;
 
     /// What tenants have in all tables, as it is now.
     async fn usage(&self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {

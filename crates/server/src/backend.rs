@@ -25,6 +25,10 @@ impl Backend {
         Ok(Backend { database })
     }
 
+    pub(crate) fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
     pub(crate) fn catalog(&self) -> Arc<dyn Catalog> {
         Arc::clone(self.database.catalog())
     }

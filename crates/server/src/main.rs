@@ -50,6 +50,9 @@ enum Mode {
     /// Manage tenants: quotas, export, import
     #[command(subcommand)]
     Tenants(cli::tenants::TenantsMode),
+    /// Move tenants and buckets to other shards while they are served
+    #[command(subcommand)]
+    Move(cli::moves::MoveMode),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Mode::Serve(arguments) => (arguments.format(), cli::serve::run(arguments)),
         Mode::Sql(arguments) => (arguments.format(), cli::sql::run(arguments)),
         Mode::Tenants(mode) => (mode.format(), cli::tenants::run(mode)),
+        Mode::Move(mode) => (mode.format(), cli::moves::run(mode)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

@@ -1,5 +1,7 @@
 //! What is counted, for `/metrics`.
 
+mod moves;
+
 use crate::backend::Backend;
 use isles_cluster::database::{OTHER, ShardWork, TenantWork};
 use prometheus_client::collector::Collector;
@@ -152,6 +154,8 @@ pub(crate) struct Metrics {
     kinds: [OnceLock<OfOneKind>; KINDS.len() + 1],
     rows: Counter,
     errors: Family<OfClass, Counter>,
+    /// None where there is no database.
+    moves: Option<moves::Moves>,
 }
 
 /// Of one kind of statements.
@@ -176,16 +180,20 @@ impl Metrics {
             kinds: Default::default(),
             rows: Counter::default(),
             errors: Family::default(),
+            moves: None,
         };
         metrics.register();
         metrics
     }
 
-    /// Shows what the shards and the tenants of a database do, too.
+    /// Shows what the shards, the tenants and the moves of a database do, too.
     pub(crate) fn of(backend: &Arc<Backend>) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.registry.register_collector(Box::new(Shards(Arc::clone(backend))));
         metrics.registry.register_collector(Box::new(Tenants(Arc::clone(backend))));
+        let moves = moves::Moves::new(backend);
+        metrics.registry.register_collector(Box::new(moves.clone()));
+        metrics.moves = Some(moves);
         metrics
     }
 
@@ -242,6 +250,13 @@ impl Metrics {
 
     pub(crate) fn error(&self, sqlstate: &str) {
         self.errors.get_or_create(&class_of(sqlstate)).inc();
+    }
+
+    /// Reads what is not counted here, for [`Metrics::text`].
+    pub(crate) async fn look(&self) {
+        if let Some(moves) = &self.moves {
+            moves.look().await;
+        }
     }
 
     /// The text that Prometheus reads.

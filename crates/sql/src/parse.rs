@@ -10,7 +10,7 @@
 
 mod own;
 
-pub use own::TenantStatement;
+pub use own::{MoveOrder, MoveStatement, OwnStatement, TenantStatement};
 
 use isles_kernel::error::SqlError;
 use pg_raw_parse::{Node, Owned, StmtList, raw};
@@ -31,7 +31,7 @@ pub const MAX_STATEMENTS: usize = 5_000;
 pub struct Parsed {
     text: Arc<str>,
     tree: Owned<StmtList>,
-    own: Option<TenantStatement>,
+    own: Option<OwnStatement>,
 }
 
 impl Parsed {
@@ -40,7 +40,7 @@ impl Parsed {
     }
 
     /// The statement, if it is one that only Isles knows; the tree is empty then.
-    pub fn own(&self) -> Option<&TenantStatement> {
+    pub fn own(&self) -> Option<&OwnStatement> {
         self.own.as_ref()
     }
 

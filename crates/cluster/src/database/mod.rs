@@ -34,6 +34,7 @@ pub(crate) mod sequence;
 pub(crate) mod shards;
 pub(crate) mod strangers;
 
+pub use crate::execute::import::GivenRow;
 pub use crate::execute::work::ShardWork;
 pub use about::Strategy;
 pub(crate) use held::Held;

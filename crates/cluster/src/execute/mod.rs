@@ -12,9 +12,11 @@
 //!   * [`merge`]        the order of rows
 //!   * [`stream`]       results too large to gather
 //!   * [`run`]          plans
+//!   * [`import`]       rows that an operator puts into one shard
 
 pub(crate) mod bounds;
 pub(crate) mod evaluate;
+pub(crate) mod import;
 pub(crate) mod inputs;
 pub(crate) mod key;
 pub(crate) mod merge;

@@ -122,6 +122,7 @@ async fn copy_table(lane: &Lane, number: usize, name: &str, progress: &Progress)
             lane.taker().await?.apply(batch).await?;
             cursor = next;
             progress.note(name, &cursor);
+            lane.database.moves.counted.copied(count);
             let others = if lane.work_of_others() == before { Others::Idle } else { Others::Working };
             let rest = pace.learn(count, env.elapsed().saturating_sub(began), others);
             if rest > Duration::ZERO {

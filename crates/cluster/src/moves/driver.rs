@@ -208,6 +208,7 @@ impl Driver {
                 let paused = self.paused.take().unwrap_or(self.ticked);
                 let pause = self.database.env.elapsed().saturating_sub(paused);
                 let pause_micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+                self.database.moves.counted.paused(pause_micros);
                 self.learn(Event::Settled { pause_micros }).await
             }
             (_, Some(event)) if self.plan().stage == stage => self.learn(event).await,

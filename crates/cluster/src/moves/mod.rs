@@ -20,6 +20,8 @@
 //!   * [`switch`]  fences and routing
 //!   * [`clean`]   what is left in the end
 //!   * [`driver`]  one plan, from where it is to its end
+//!   * [`operate`] what operators ask and tell
+//!   * [`work`]    what has been done, for metrics
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-12  until the routing has changed, a plan can be undone without a trace
@@ -31,10 +33,12 @@ mod copy;
 mod driver;
 mod lane;
 mod mirror;
+mod operate;
 mod pace;
 pub(crate) mod store;
 mod switch;
 mod verify;
+mod work;
 
 use crate::catalog::Transaction;
 use crate::database::{Database, Strategy};
@@ -49,6 +53,8 @@ use store::{Stored, Unsaved};
 use tokio::sync::Notify;
 
 pub use isles_kernel::moves;
+pub use operate::Intent;
+pub use work::{MoveWork, PAUSE_BOUNDS_MICROS};
 
 /// How often a command is tried that others overtake.
 const ATTEMPTS: usize = 100;
@@ -94,6 +100,7 @@ pub(crate) struct Moves {
     running: Arc<AtomicUsize>,
     /// Held by whoever says that a shard has strangers, or that it has none any more.
     strangers: tokio::sync::Mutex<()>,
+    counted: work::Counted,
 }
 
 impl Moves {

@@ -17,6 +17,7 @@
 //!   * [`utility`]   statements that are not about rows
 //!   * [`rights`]    what a session may do
 //!   * [`tenants`]   a session's tenant, and CREATE TENANT, ALTER TENANT, DROP TENANT, SHOW TENANTS
+//!   * [`moves`]     CREATE MOVE, ALTER MOVE, SHOW MOVES
 //!   * [`progress`]  what a long statement says while it runs
 //!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
 //!   * [`configure`] set_config
@@ -31,6 +32,7 @@ mod configure;
 mod copy;
 mod cursor;
 pub(crate) mod known;
+mod moves;
 pub(crate) mod plans;
 mod progress;
 pub mod rights;

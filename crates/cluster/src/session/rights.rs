@@ -70,6 +70,7 @@ impl Session {
             Utility::Role(role) if self.is_own_password(role) => Ok(()),
             Utility::Role(_) => Err(SqlError::new("42501", "permission denied to manage roles")),
             Utility::Tenant(tenant) => self.check_tenant(rank, tenant),
+            Utility::Plan(_) => self.check_plan(utility),
             _ if rank != Rank::Tenant => Ok(()),
             Utility::Ddl(_) => Err(SqlError::new("42501", "permission denied to change the schema")),
             Utility::ShowIsles(ShowIsles::Shards | ShowIsles::Routes) => {

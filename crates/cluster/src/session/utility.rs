@@ -57,6 +57,7 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             fields.extend(["max_rows", "max_bytes"].map(number_field));
             Some(fields)
         }
+        Utility::Plan(statement) => Some(super::moves::fields(statement)),
         _ => None,
     }
 }
@@ -143,6 +144,7 @@ impl Session {
             Utility::Ddl(change) => self.ddl(change, prepared).await,
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
+            Utility::Plan(statement) => self.plan(statement).await,
         }
     }
 

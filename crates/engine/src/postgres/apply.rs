@@ -18,6 +18,7 @@
 use super::copy;
 use super::ddl::{columns, quote, table_name};
 use super::fault;
+use super::fence::{ENTER, Entry};
 use super::pool::Conn;
 use super::stream;
 use super::tenancy::OWN;
@@ -433,6 +434,7 @@ pub(super) fn explained(error: Refusal, table: &Table) -> ShardError {
 /// Imports rows in an open transaction, up to its COMMIT.
 pub(super) async fn import(
     conn: &Conn,
+    entry: &Entry,
     schema: &Schema,
     name: &str,
     rows: &[StoredRow],
@@ -445,7 +447,11 @@ pub(super) async fn import(
     for row in rows {
         check_row(table, &row.unit, &row.values)?;
     }
+    let enter = conn.prepare(ENTER).await?;
     conn.batch_execute(&format!("BEGIN READ WRITE; {OWN}")).await.map_err(fault::before_commit)?;
+    if !entry.is_empty() {
+        entry.enter(conn, &enter).await?;
+    }
     let values = match mode {
         ImportMode::Insert => rows.iter().map(|row| (&row.unit, row.values.as_slice())).collect(),
         ImportMode::Upsert => last_of_each_key(table, rows),

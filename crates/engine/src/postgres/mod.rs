@@ -60,7 +60,7 @@ use crate::binding::Binding;
 use crate::discard::check_range;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claimed, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, Limits,
     Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
@@ -547,13 +547,14 @@ impl Shard for PostgresShard {
         self.inner.within_commit(SEARCH_LIMIT, &commit, work).await
     }
 
-    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+    async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
         self.inner.binding.load().check_rows(rows.iter().map(|row| &row.unit))?;
         let commit = Commit::default();
         let work = async {
             let schema = self.inner.current_schema().await?;
             let conn = self.inner.clients.lend().await?;
-            let done = apply::import(&conn, &schema, table, &rows, mode).await;
+            let entry = fence::Entry::new(claim, Access::Write);
+            let done = apply::import(&conn, &entry, &schema, table, &rows, mode).await;
             commit.end(conn, done).await
         };
         self.inner.within_commit(OWN_LIMIT, &commit, work).await

@@ -73,7 +73,7 @@ mod writer;
 use crate::binding::Binding;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claimed, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, MAX_APPLY_ROWS,
     MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
@@ -484,13 +484,14 @@ impl Shard for SqliteShard {
         discard::discard(self, leave, range, rows).await
     }
 
-    async fn import(&self, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
+    async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {
         if rows.len() > MAX_APPLY_ROWS {
             return Err(ShardError::Limit { what: "the number of rows to import", limit: MAX_APPLY_ROWS as u64 });
         }
         let table = table.to_string();
         self.write(OWN_WRITE_TIME, move |writer| {
             writer.state.binding.check_rows(rows.iter().map(|row| &row.unit))?;
+            writer.state.fences.check(&claim, Access::Write)?;
             apply::import(writer, &table, &rows, mode)
         })
         .await

@@ -3,6 +3,8 @@
 use crate::fixtures::World;
 use crate::given::*;
 use crate::seen::check_log;
+use isles_engine::error::ShardError;
+use isles_engine::fence::FenceMode;
 use isles_engine::shard::{ImportMode, KeyRange, StoredRow};
 use isles_kernel::schema::Unit;
 
@@ -102,4 +104,24 @@ pub(crate) async fn a_row_that_does_not_fit_its_table_is_refused(world: World) {
     }
     assert!(db.import("nowhere", vec![user_row(1, "a", 0)], ImportMode::Upsert).await.is_err());
     assert_eq!(db.rows("users").await, vec![]);
+}
+
+/// I-7: what is claimed is compared with the fences in the import's own transaction.
+pub(crate) async fn an_import_that_claims_is_refused_by_fences(world: World) {
+    let db = world.shard().await;
+    let page = || vec![user_row(3, "a", 1)];
+    for (mode, claimed, refused) in [
+        (FenceMode::Open, 5, false),
+        (FenceMode::Open, 4, true),
+        (FenceMode::ReadOnly, 5, true),
+        (FenceMode::Closed, 9, true),
+    ] {
+        db.set_fences(vec![fence_buckets(3, 3, 5, mode)], FENCE_TIME).await.unwrap();
+        let imported = db.import_claiming(claim_bucket(claimed, 3), "users", page(), ImportMode::Upsert).await;
+        match refused {
+            true => assert!(matches!(imported, Err(ShardError::Moved { .. })), "{mode:?} {claimed}: {imported:?}"),
+            false => assert_eq!(imported, Ok(1), "{mode:?} {claimed}"),
+        }
+    }
+    assert_eq!(db.rows("users").await, page());
 }

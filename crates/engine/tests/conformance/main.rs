@@ -266,6 +266,7 @@ on_both_engines! {
         an_upsert_replaces_rows_of_its_unit,
         an_insert_refuses_the_page_when_a_key_is_there,
         an_import_never_replaces_a_row_of_another_unit,
+        an_import_that_claims_is_refused_by_fences,
         tenants_import_beside_each_other,
         tenants_of_any_name_keep_their_order,
         a_row_that_does_not_fit_its_table_is_refused,

@@ -38,10 +38,13 @@
 //! The model in `crates/kernel/tests/moves_model.rs` runs through every interleaving of two drivers, two routers and
 //! two shards.
 
+mod command;
 mod plan;
 mod step;
+mod text;
 mod units;
 
+pub use command::Command;
 pub use plan::{
     Backfill, BackfillStatus, Cutover, Difference, Direction, MAX_DESCRIPTION_CHARS, MAX_DIFFERENCES, Options, Phase,
     Plan, Request, Stage, TableCopy, TablePolicy, Tail, TailStatus, Verification, VerificationStatus, tables_of,

@@ -82,6 +82,11 @@ impl Failure {
         Failure { hint: Some(hint.into()), ..self }
     }
 
+    /// Whether the server was away.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.code == "unreachable" || self.code.starts_with("57P")
+    }
+
     /// Says it on standard error.
     pub(crate) fn report(self, format: Format) -> ExitCode {
         match format {

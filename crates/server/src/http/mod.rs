@@ -1,17 +1,20 @@
-//! HTTP: statements, health, metrics.
+//! HTTP: statements, administration, health, metrics.
 //!
 //! In reading order:
 //!   * [`answer`]  results and errors as JSON
 //!   * [`sql`]     `POST /sql`
+//!   * [`admin`]   moves, routing, rows of single shards
 //!
 //! ```text
 //! POST /sql           statements, with the roles of PostgreSQL's protocol
+//!      /admin/…       for administrators
 //! GET  /healthz       the process answers
 //! GET  /readyz        the database answers
 //! GET  /metrics       for Prometheus
 //! GET  /openapi.json  this interface, for programs
 //! ```
 
+mod admin;
 pub(crate) mod answer;
 pub(crate) mod sql;
 
@@ -26,7 +29,7 @@ use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use axum::serve::IncomingStream;
 use isles_cluster::roles;
 use std::net::SocketAddr;
@@ -55,6 +58,7 @@ pub(crate) struct HttpDoor {
     limits: Limits,
     phase: watch::Receiver<Phase>,
     requests: Arc<Semaphore>,
+    expected: admin::Expected,
 }
 
 impl HttpDoor {
@@ -66,22 +70,17 @@ impl HttpDoor {
         phase: watch::Receiver<Phase>,
     ) -> HttpDoor {
         let requests = Arc::new(Semaphore::new(limits.http_requests));
-        HttpDoor { backend, logins, metrics, limits, phase, requests }
+        HttpDoor { backend, logins, metrics, limits, phase, requests, expected: admin::Expected::default() }
     }
 }
 
 /// Serves until the server stops, and lets requests that run end.
 pub(crate) async fn listen(door: HttpDoor, listener: TcpListener, tls: Option<Tls>) {
     let mut phase = door.phase.clone();
-    let body_limit = DefaultBodyLimit::max(door.limits.http_body_bytes);
     let doors = Doors::open(listener, tls, Arc::clone(&door.metrics));
-    let router = Router::new()
-        .route("/sql", post(sql::post_sql).layer(body_limit))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) }))
-        .with_state(Arc::new(door));
+    let routes = routes(door.limits.http_body_bytes);
+    let router = routes.into_iter().fold(Router::new(), |router, (path, answers)| router.route(path, answers));
+    let router = router.route("/admin/{*path}", any(admin::no_such_path)).with_state(Arc::new(door));
     let stopped = async move {
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
     };
@@ -89,6 +88,21 @@ pub(crate) async fn listen(door: HttpDoor, listener: TcpListener, tls: Option<Tl
     if let Err(error) = axum::serve(doors, service).with_graceful_shutdown(stopped).await {
         tracing::error!(%error, "HTTP has ended");
     }
+}
+
+/// Every path, and what it answers to. All of them are in the interface's description.
+fn routes(body_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)> {
+    let openapi = || async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) };
+    let mut routes = vec![
+        ("/sql", post(sql::post_sql).layer(DefaultBodyLimit::max(body_bytes))),
+        ("/healthz", get(|| async { "ok\n" })),
+        ("/readyz", get(ready)),
+        ("/metrics", get(metrics)),
+        ("/openapi.json", get(openapi)),
+    ];
+    let admin = admin::routes(body_bytes).into_iter();
+    routes.extend(admin.map(|(path, answers)| (path, answers.fallback(admin::no_such_verb))));
+    routes
 }
 
 /// Whether the database answers: a role is looked up, as for a login.
@@ -102,6 +116,7 @@ async fn ready(State(door): State<Arc<HttpDoor>>) -> (StatusCode, &'static str) 
 
 async fn metrics(State(door): State<Arc<HttpDoor>>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    door.metrics.look().await;
     ([(header::CONTENT_TYPE, kind)], door.metrics.text())
 }
 
@@ -229,5 +244,22 @@ impl AsyncWrite for Io {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// What is served is described, and the other way round. That each verb is there, and no other, is for the tests of
+    /// the server.
+    #[test]
+    fn every_path_is_described() {
+        let described: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let described: BTreeSet<&str> = described["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let served: BTreeSet<&str> = routes(1).iter().map(|(path, _)| *path).collect();
+        assert_eq!(served, described);
     }
 }

@@ -69,8 +69,11 @@ pub(crate) async fn post_sql(
 }
 
 fn refusal(error: &SqlError) -> Response {
-    let status = status_of(error);
-    let body = axum::Json(error_json(error));
+    unauthorized(status_of(error), axum::Json(error_json(error)))
+}
+
+/// An answer that says how to log in, if that is what it is about.
+pub(super) fn unauthorized(status: StatusCode, body: axum::Json<serde_json::Value>) -> Response {
     match status {
         StatusCode::UNAUTHORIZED => {
             (status, [(header::WWW_AUTHENTICATE, "Basic realm=\"isles\", charset=\"UTF-8\"")], body).into_response()
@@ -156,7 +159,7 @@ impl Drop for CancelOnDrop {
 }
 
 /// Name and password: `Basic` as always, or `Bearer name:password`.
-fn credentials(headers: &HeaderMap) -> Result<(String, String), SqlError> {
+pub(super) fn credentials(headers: &HeaderMap) -> Result<(String, String), SqlError> {
     let missing = || SqlError::new("28000", "no credentials").with_hint("Send basic authentication with a role.");
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).ok_or_else(missing)?;
     let (scheme, rest) = given.split_once(' ').ok_or_else(missing)?;

@@ -14,43 +14,60 @@ pub(crate) enum Setup {
     Postgres { shards: usize },
 }
 
+impl Setup {
+    fn arguments(self) -> Vec<String> {
+        match self {
+            Setup::Sqlite { shards } => vec!["--shards".into(), shards.to_string()],
+            Setup::Postgres { shards } => {
+                let urls = (0..shards).map(|_| pgserver::shared().create_database());
+                urls.flat_map(|url| ["--postgres".to_string(), url]).collect()
+            }
+        }
+    }
+}
+
 pub(crate) struct Server {
     process: Child,
     url: String,
+    /// Where it answers to HTTP, if it does.
+    http: String,
     data: tempfile::TempDir,
 }
 
 impl Server {
     pub(crate) async fn start(setup: Setup) -> Server {
-        Server::launch(|command| match setup {
-            Setup::Sqlite { shards } => command.args(["--shards", &shards.to_string()]),
-            Setup::Postgres { shards } => {
-                let urls = (0..shards).map(|_| pgserver::shared().create_database());
-                command.args(urls.flat_map(|url| ["--postgres".to_string(), url]))
-            }
-        })
+        Server::launch("off", |command| command.args(setup.arguments()))
     }
 
-    fn launch(more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
+    /// One that answers to HTTP, too.
+    pub(crate) async fn start_with_http(setup: Setup) -> Server {
+        Server::launch("127.0.0.1:0", |command| command.args(setup.arguments()))
+    }
+
+    fn launch(http: &str, more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
         let data = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_isles"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--data"]).arg(data.path());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--http", http, "--data"]).arg(data.path());
         let mut process = more(&mut command).stdout(Stdio::piped()).spawn().expect("isles starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let url = lines
-            .find_map(|line| {
+        let mut address = |scheme: &str| {
+            let found = lines.find_map(|line| {
                 let line = line.expect("a line");
-                line.find("postgres://").map(|at| line[at..].split_whitespace().next().unwrap_or_default().to_string())
-            })
-            .expect("isles prints a connection string");
+                line.find(scheme).map(|at| line[at..].split_whitespace().next().unwrap_or_default().to_string())
+            });
+            found.expect("isles prints its addresses")
+        };
+        let url = address("postgres://");
+        let http = if http == "off" { String::new() } else { address("http://") };
+        let http = http.trim_start_matches("http://").trim_end_matches("/sql").to_string();
         // Whoever prints into a pipe that nobody reads stops.
         std::thread::spawn(move || lines.for_each(drop));
-        Server { process, url, data }
+        Server { process, url, http, data }
     }
 
     /// Isles over PostgreSQL databases that are there already.
     pub(crate) async fn over(urls: &[String]) -> Server {
-        Server::launch(|command| command.args(urls.iter().flat_map(|url| ["--postgres", url])))
+        Server::launch("off", |command| command.args(urls.iter().flat_map(|url| ["--postgres", url])))
     }
 
     /// Stops it in good order, and leaves its folder.
@@ -64,6 +81,11 @@ impl Server {
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Host and port of its HTTP door.
+    pub(crate) fn http(&self) -> &str {
+        &self.http
     }
 
     pub(crate) fn pid(&self) -> u32 {

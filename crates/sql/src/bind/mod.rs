@@ -49,7 +49,7 @@ mod write;
 pub use origin::Origin;
 pub use write::ROW_ID;
 
-use crate::parse::Parsed;
+use crate::parse::{OwnStatement, Parsed};
 use crate::text::Settings;
 use crate::tree::{RelId, Relation, Statement};
 use crate::types::{self, Oid, Type};
@@ -136,7 +136,11 @@ pub enum ExplainFormat {
 /// Binds a statement. `param_types` are the types that the client gave; 0 where it gave none.
 pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> Result<Bound> {
     if let Some(own) = parsed.own() {
-        let statement = BoundStatement::Other(Box::new(utility::Utility::Tenant(own.clone())));
+        let utility = match own.clone() {
+            OwnStatement::Tenant(statement) => utility::Utility::Tenant(statement),
+            OwnStatement::Move(statement) => utility::Utility::Plan(statement),
+        };
+        let statement = BoundStatement::Other(Box::new(utility));
         return Ok(Bound { statement, params: Vec::new(), origins: Vec::new() });
     }
     let Some(node) = parsed.statement() else {

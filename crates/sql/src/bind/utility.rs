@@ -15,7 +15,7 @@ mod tests;
 
 use super::ddl::{self, DdlChange, Expressions};
 use crate::copy::{CopyDirection, CopyOptions};
-pub use crate::parse::TenantStatement;
+pub use crate::parse::{MoveOrder, MoveStatement, TenantStatement};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
@@ -122,6 +122,8 @@ pub enum Utility {
     Ddl(Box<DdlChange>),
     Role(RoleStatement),
     Tenant(TenantStatement),
+    /// About moves and their plans; `Move` is about cursors.
+    Plan(MoveStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -351,6 +353,7 @@ impl Utility {
             Utility::Ddl(change) => change.tag,
             Utility::Role(role) => role.command_tag(),
             Utility::Tenant(tenant) => tenant.command_tag(),
+            Utility::Plan(statement) => statement.command_tag(),
         }
     }
 }

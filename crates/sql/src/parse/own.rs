@@ -1,4 +1,4 @@
-//! Statements that PostgreSQL's grammar does not know: tenants.
+//! Statements that PostgreSQL's grammar does not know: tenants, and moves ([`moves`]).
 //!
 //!     CREATE TENANT [IF NOT EXISTS] name [WITH (quota = value, …)]
 //!     ALTER TENANT name SET (quota = value, …) │ RESET (quota, …)
@@ -10,12 +10,23 @@
 //! begins this way. A name is a word, folded to lower case, or a name or a text in quotes: tenants have names that
 //! applications give them.
 
+mod moves;
+
+pub use moves::{MoveOrder, MoveStatement};
+
 use super::{Open, Scanner, check_bounds, is_name_start, position, split_by_grammar};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
 use isles_kernel::quota::{Quota, Quotas};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// A statement that only Isles knows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OwnStatement {
+    Tenant(TenantStatement),
+    Move(MoveStatement),
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum TenantStatement {
@@ -61,8 +72,9 @@ pub(super) fn begins(sql: &str) -> bool {
     };
     let (first, second) = (word(), word());
     match first.as_str() {
-        "create" | "alter" | "drop" => second == "tenant",
-        "show" => second == "tenant" || second == "tenants",
+        "create" | "alter" => ["tenant", "move"].contains(&second.as_str()),
+        "drop" => second == "tenant",
+        "show" => ["tenant", "tenants", "move", "moves", "routing"].contains(&second.as_str()),
         _ => false,
     }
 }
@@ -70,7 +82,8 @@ pub(super) fn begins(sql: &str) -> bool {
 /// The statements of a text that has one of ours; None if it has none. Semicolons in parentheses end no statement.
 pub(super) fn pieces(sql: &str) -> Result<Option<Vec<Range<usize>>>, SqlError> {
     // Most texts are told apart without a look at their tokens.
-    if !sql.as_bytes().windows(6).any(|word| word.eq_ignore_ascii_case(b"tenant")) {
+    let has = |word: &str| sql.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
+    if !["tenant", "move", "routing"].into_iter().any(has) {
         return Ok(None);
     }
     check_bounds(sql)?;
@@ -301,20 +314,27 @@ fn once(quotas: impl Iterator<Item = Quota>) -> Result<(), SqlError> {
 }
 
 /// Reads a statement that [`begins`] as one of ours.
-pub(super) fn parse(sql: &str) -> Result<TenantStatement, SqlError> {
+pub(super) fn parse(sql: &str) -> Result<OwnStatement, SqlError> {
     let mut tokens = Tokens::new(sql);
     let (verb, object) = (tokens.next()?.text, tokens.next()?.text);
-    let statement = match (verb.as_str(), object.as_str()) {
-        ("create", _) => create(&mut tokens)?,
-        ("alter", _) => alter(&mut tokens)?,
+    let statement = match object.as_str() {
+        "tenant" | "tenants" => OwnStatement::Tenant(tenant(&verb, &object, &mut tokens)?),
+        _ => OwnStatement::Move(moves::parse(&verb, &object, &mut tokens)?),
+    };
+    tokens.end().map(|()| statement)
+}
+
+fn tenant(verb: &str, object: &str, tokens: &mut Tokens<'_>) -> Result<TenantStatement, SqlError> {
+    Ok(match (verb, object) {
+        ("create", _) => create(tokens)?,
+        ("alter", _) => alter(tokens)?,
         ("drop", _) => {
             let if_exists = tokens.words(&["if", "exists"])?;
             TenantStatement::Drop { name: tokens.name()?, if_exists }
         }
-        (_, "tenants") => TenantStatement::List { like: like(&mut tokens)? },
+        (_, "tenants") => TenantStatement::List { like: like(tokens)? },
         _ => TenantStatement::Show { name: tokens.name()? },
-    };
-    tokens.end().map(|()| statement)
+    })
 }
 
 fn create(tokens: &mut Tokens<'_>) -> Result<TenantStatement, SqlError> {
@@ -358,7 +378,10 @@ mod tests {
 
     fn read(sql: &str) -> TenantStatement {
         match parse_one(sql) {
-            Ok(parsed) => parsed.own().cloned().unwrap_or_else(|| panic!("{sql}: not ours")),
+            Ok(parsed) => match parsed.own() {
+                Some(OwnStatement::Tenant(statement)) => statement.clone(),
+                other => panic!("{sql}: {other:?}"),
+            },
             Err(error) => panic!("{sql}: {error}"),
         }
     }

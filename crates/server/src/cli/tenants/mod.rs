@@ -12,7 +12,7 @@
 mod export;
 mod file;
 mod import;
-mod server;
+pub(super) mod server;
 mod tables;
 
 use super::client::ServerArguments;

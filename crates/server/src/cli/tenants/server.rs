@@ -7,40 +7,40 @@ use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// A name as SQL writes it, whatever is in it.
-pub(super) fn identifier(name: &str) -> String {
+pub(in crate::cli) fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A text as SQL writes it.
-pub(super) fn literal(text: &str) -> String {
+pub(in crate::cli) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub(super) struct Server {
+pub(in crate::cli) struct Server {
     link: Link,
 }
 
 impl Server {
-    pub(super) async fn connect(arguments: &ServerArguments) -> Result<Server, Failure> {
+    pub(in crate::cli) async fn connect(arguments: &ServerArguments) -> Result<Server, Failure> {
         Ok(Server { link: arguments.connect().await? })
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(in crate::cli) fn client(&self) -> &Client {
         &self.link.client
     }
 
-    pub(super) async fn run(&self, sql: &str) -> Result<(), Failure> {
+    pub(in crate::cli) async fn run(&self, sql: &str) -> Result<(), Failure> {
         self.query(sql).await.map(drop)
     }
 
     /// One statement, and the rows that it gives, as PostgreSQL writes values.
-    pub(super) async fn query(&self, sql: &str) -> Result<Answered, Failure> {
+    pub(in crate::cli) async fn query(&self, sql: &str) -> Result<Answered, Failure> {
         let messages = self.link.client.simple_query(sql).await.map_err(|error| refusal(&error))?;
         Ok(answered(messages))
     }
 
     /// Runs a statement, and hands on the details of what the server remarks meanwhile.
-    pub(super) async fn run_telling(&mut self, sql: &str, mut tell: impl FnMut(&str)) -> Result<(), Failure> {
+    pub(in crate::cli) async fn run_telling(&mut self, sql: &str, mut tell: impl FnMut(&str)) -> Result<(), Failure> {
         let Link { client, notices, .. } = &mut self.link;
         let mut answer = std::pin::pin!(client.simple_query(sql));
         loop {
@@ -74,7 +74,7 @@ fn answered(messages: Vec<SimpleQueryMessage>) -> Answered {
 }
 
 /// What the server refused, or that it is gone.
-pub(super) fn refusal(error: &tokio_postgres::Error) -> Failure {
+pub(in crate::cli) fn refusal(error: &tokio_postgres::Error) -> Failure {
     let Some(refusal) = error.as_db_error() else {
         return Failure::usage(format!("the connection has ended: {error}")).code("unreachable");
     };
@@ -85,13 +85,13 @@ pub(super) fn refusal(error: &tokio_postgres::Error) -> Failure {
     }
 }
 
-pub(super) fn sqlstate(error: &tokio_postgres::Error) -> &str {
+pub(in crate::cli) fn sqlstate(error: &tokio_postgres::Error) -> &str {
     error.code().map_or("", |code| code.code())
 }
 
 /// A parameter of any type, sent as the text that PostgreSQL writes for it: exact, whatever the type.
 #[derive(Debug)]
-pub(super) struct Text<'a>(pub(super) Option<&'a str>);
+pub(in crate::cli) struct Text<'a>(pub(in crate::cli) Option<&'a str>);
 
 impl ToSql for Text<'_> {
     fn to_sql(&self, _: &Type, out: &mut bytes::BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {

@@ -1,0 +1,231 @@
+//! A plan that goes on in the server, watched until it is where it was wanted, or will not come there.
+
+use super::super::client::ServerArguments;
+use super::super::output::{Failure, Format, complain};
+use super::super::tenants::server::{Server, literal};
+use super::plan::{one, stage_name};
+use super::show::differing;
+use indicatif::{ProgressBar, ProgressStyle};
+use isles_kernel::moves::{Phase, Plan, Stage, TailStatus, Units, VerificationStatus};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// A server that is away may be restarting: the plan goes on when it is back.
+const AWAY: Duration = Duration::from_secs(60);
+/// Tenants whose rows are counted beforehand, for the bar.
+const COUNTED_TENANTS: usize = 100;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goal {
+    Mirroring,
+    CaughtUp,
+    Verified,
+    /// The target serves.
+    Served,
+    RolledBack,
+    /// Nothing is left to do.
+    Done,
+    /// A plan that goes by itself has come as far as it goes: the target serves, and the copies were proved equal, or
+    /// that was waived.
+    Finished,
+}
+
+/// How it stands.
+enum Verdict {
+    Wait,
+    Reached,
+    Missed(Failure),
+}
+
+pub(super) async fn follow(
+    server: Server,
+    arguments: &ServerArguments,
+    plan: Plan,
+    goal: Goal,
+    format: Format,
+) -> Result<Plan, Failure> {
+    let bar = Bar::new(&server, &plan, format).await;
+    let interrupted = tokio::signal::ctrl_c();
+    let watched = tokio::select! {
+        watched = watch(server, arguments, plan, goal, &bar) => watched,
+        _ = interrupted => {
+            let hint = "isles move status shows how far it is, isles move rollback undoes it";
+            Err(Failure::usage("the move goes on in the server").code("interrupted").hint(hint))
+        }
+    };
+    bar.0.finish_and_clear();
+    watched
+}
+
+async fn watch(
+    mut server: Server,
+    arguments: &ServerArguments,
+    mut plan: Plan,
+    goal: Goal,
+    bar: &Bar,
+) -> Result<Plan, Failure> {
+    let show = format!("SHOW MOVE {}", literal(plan.id.as_str()));
+    loop {
+        bar.show(&plan);
+        match judge(&plan, goal) {
+            Verdict::Wait => {}
+            Verdict::Reached => return Ok(plan),
+            Verdict::Missed(failure) => return Err(failure),
+        }
+        tokio::time::sleep(LOOK).await;
+        plan = match one(&server, &show).await {
+            Ok(plan) => plan,
+            Err(failure) if failure.is_unreachable() => {
+                server = back(arguments, failure).await?;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+    }
+}
+
+/// Connects again, for as long as a restart takes.
+async fn back(arguments: &ServerArguments, first: Failure) -> Result<Server, Failure> {
+    let until = Instant::now() + AWAY;
+    loop {
+        match Server::connect(arguments).await {
+            Ok(server) => return Ok(server),
+            Err(_) if Instant::now() < until => tokio::time::sleep(LOOK * 5).await,
+            Err(_) => return Err(first.hint("the move goes on when the server is back: isles move status")),
+        }
+    }
+}
+
+/// A plan that has left the way to its goal.
+fn strayed(plan: &Plan) -> Option<Failure> {
+    let id = &plan.id;
+    match (plan.phase, &plan.error_message) {
+        (Phase::Failed, why) => {
+            let why = why.as_deref().unwrap_or("for an unknown reason");
+            Some(Failure::check(format!("plan {id} has failed: {why}")).code("failed"))
+        }
+        (Phase::RolledBack, _) => Some(Failure::check(format!("plan {id} was rolled back")).code("rolled_back")),
+        _ => None,
+    }
+}
+
+fn judge(plan: &Plan, goal: Goal) -> Verdict {
+    if goal != Goal::RolledBack
+        && let Some(failure) = strayed(plan)
+    {
+        // What has failed is cleaned up before the answer.
+        return if plan.stage == Stage::Done { Verdict::Missed(failure) } else { Verdict::Wait };
+    }
+    let reached = |reached: bool| if reached { Verdict::Reached } else { Verdict::Wait };
+    match goal {
+        Goal::Mirroring => reached(!matches!(plan.stage, Stage::Planned | Stage::Preparing)),
+        Goal::CaughtUp => reached(plan.tail.status == TailStatus::CaughtUp),
+        Goal::Verified => match plan.verification.status {
+            VerificationStatus::Running => Verdict::Wait,
+            // A driver that was replaced begins anew only when it is told to.
+            VerificationStatus::Pending => Verdict::Missed(
+                Failure::check("the comparison was interrupted").code("interrupted").hint("verify again"),
+            ),
+            VerificationStatus::Failed => Verdict::Missed(unequal(plan)),
+            VerificationStatus::Passed | VerificationStatus::Waived => Verdict::Reached,
+        },
+        Goal::Served => match (plan.stage, &plan.cutover.aborted) {
+            (Stage::Ready, Some(why)) => Verdict::Missed(aborted(plan, why)),
+            (Stage::Guarding | Stage::Cleaning | Stage::Done, _) => Verdict::Reached,
+            _ => Verdict::Wait,
+        },
+        Goal::RolledBack => match (plan.stage, plan.phase, &plan.cutover.aborted) {
+            (Stage::Done, Phase::RolledBack, _) => Verdict::Reached,
+            (Stage::Guarding, _, Some(why)) => Verdict::Missed(aborted(plan, why)),
+            (Stage::Done, ..) => Verdict::Missed(Failure::check("the plan has ended otherwise").code("ended")),
+            _ => Verdict::Wait,
+        },
+        Goal::Done => reached(plan.stage == Stage::Done),
+        Goal::Finished => finished(plan),
+    }
+}
+
+fn finished(plan: &Plan) -> Verdict {
+    if !plan.is_at_rest() {
+        return Verdict::Wait;
+    }
+    let (seen, waived) = (plan.verification.status, plan.options.waive_verification);
+    match (plan.phase, seen) {
+        (Phase::Completed, VerificationStatus::Passed) => Verdict::Reached,
+        (Phase::Completed, VerificationStatus::Waived) if waived => Verdict::Reached,
+        (Phase::Completed, _) => {
+            Verdict::Missed(Failure::check("the target serves, but the copies were not compared").code("not_verified"))
+        }
+        (_, VerificationStatus::Failed) => Verdict::Missed(unequal(plan)),
+        _ => {
+            let why = plan.cutover.aborted.as_deref().unwrap_or("it waits for an operator");
+            Verdict::Missed(aborted(plan, why))
+        }
+    }
+}
+
+fn unequal(plan: &Plan) -> Failure {
+    let id = &plan.id;
+    Failure::check(differing(plan))
+        .code("rows_differ")
+        .hint(format!("isles move verify {id} --repair makes them equal; isles move rollback {id} gives the move up"))
+}
+
+fn aborted(plan: &Plan, why: &str) -> Failure {
+    let (id, attempts) = (&plan.id, plan.cutover.attempts);
+    Failure::check(format!("the owner has not changed, after {attempts} attempts: {why}"))
+        .code("aborted")
+        .hint(format!("the source serves as before; isles move cutover {id} tries again"))
+}
+
+/// Shown on a terminal only.
+struct Bar(ProgressBar);
+
+impl Bar {
+    async fn new(server: &Server, plan: &Plan, format: Format) -> Bar {
+        if format == Format::Json || !std::io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let rows = expected(server, &plan.units).await;
+        let template = match rows {
+            Some(_) => "{bar:30} {pos}/{len} rows {per_sec} {eta} {msg}",
+            None => "{spinner} {pos} rows {per_sec} {msg}",
+        };
+        let bar = rows.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        complain(&format!("plan {}: {} from {} to {}", plan.id, plan.units, plan.source_shard, plan.target_shard));
+        match ProgressStyle::with_template(template) {
+            Ok(style) => Bar(bar.with_style(style)),
+            Err(_) => Bar(bar),
+        }
+    }
+
+    fn show(&self, plan: &Plan) {
+        let copied = plan.backfill.total_rows_copied;
+        // Rows that came while it went on are copied or mirrored, too.
+        if self.0.length().is_some_and(|length| length < copied) {
+            self.0.set_length(copied);
+        }
+        self.0.set_position(copied);
+        let lag = plan.tail.lag.map_or(String::new(), |lag| format!(", lag {lag}"));
+        self.0.set_message(format!("{} ({}){lag}", plan.phase.name(), stage_name(plan.stage)));
+    }
+}
+
+/// How many rows there are to copy, where few questions tell.
+async fn expected(server: &Server, units: &Units) -> Option<u64> {
+    let Units::Tenants { tenants } = units else { return None };
+    if tenants.len() > COUNTED_TENANTS {
+        return None;
+    }
+    let mut rows = 0;
+    for tenant in tenants {
+        // Who has neither rows nor a record is not known.
+        let Ok(shown) = server.query(&format!("SHOW TENANT {}", literal(tenant.as_str()))).await else { continue };
+        let at = shown.columns.iter().flatten().position(|name| name == "rows")?;
+        rows += shown.rows.first()?.get(at)?.as_deref()?.parse::<u64>().ok()?;
+    }
+    Some(rows)
+}

@@ -1,0 +1,50 @@
+//! `/admin`: moves, the routing and the rows of single shards, for administrators.
+//!
+//! In reading order:
+//!   * [`gate`]     who may, what a body is, how answers and refusals look
+//!   * [`split`]    plans of moves; a split is the older word for one
+//!   * [`metrics`]  figures of each plan
+//!   * [`routing`]  the routing, its versions, and what differs between two of them
+//!   * [`rows`]     rows as JSON, exact for every type
+//!   * [`shard`]    export, import and events of a shard
+//!
+//! Everything that is done here can be done by SQL, too, and goes the same way in below it; only `shard` has no
+//! statement.
+
+mod gate;
+mod metrics;
+mod routing;
+mod rows;
+mod shard;
+mod split;
+
+use super::HttpDoor;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{MethodRouter, get, post};
+use std::sync::Arc;
+
+pub(crate) use metrics::Expected;
+
+/// A plan names at most a thousand tenants.
+const BODY_BYTES: usize = 1 << 20;
+
+/// Paths, each with what it answers to. An import is as long as any statement.
+pub(super) fn routes(import_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)> {
+    let small = || DefaultBodyLimit::max(BODY_BYTES);
+    vec![
+        ("/admin/shards/metrics", get(metrics::all)),
+        ("/admin/shards/split", get(split::list).post(split::create).layer(small())),
+        ("/admin/shards/split/run", post(split::create_and_run).layer(small())),
+        ("/admin/shards/split/{id}", get(split::show)),
+        ("/admin/shards/split/{id}/{action}", post(split::act).layer(small())),
+        ("/admin/shards/{shard}/export", post(shard::export).layer(small())),
+        ("/admin/shards/{shard}/import", post(shard::import).layer(DefaultBodyLimit::max(import_bytes))),
+        ("/admin/shards/{shard}/events", post(shard::events).layer(small())),
+        ("/admin/routing", get(routing::current)),
+        ("/admin/routing/history", get(routing::history)),
+        ("/admin/routing/diff", get(routing::diff)),
+    ]
+}
+
+/// The answer to any other verb, and to any other path below `/admin`.
+pub(super) use gate::{no_such_path, no_such_verb};

@@ -1,0 +1,12 @@
+//! Moves where operators are: the command line, HTTP and SQL, against servers over shards of both engines.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod cli;
+mod http;
+mod rows;
+mod sql;
+mod world;

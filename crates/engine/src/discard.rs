@@ -37,7 +37,9 @@ fn covers(unserved: &[Claimed], group: &GroupName, range: &RangeInclusive<u32>) 
         .iter()
         .filter_map(|unit| match unit {
             Claimed::Bucket(of, bucket) if of == group => Some((bucket.0, bucket.0)),
-            Claimed::Buckets(of, first, last) if of == group => Some((first.0, last.0)),
+            Claimed::Buckets(of, first, last) | Claimed::OwnBuckets(of, first, last) if of == group => {
+                Some((first.0, last.0))
+            }
             _ => None,
         })
         .collect();

@@ -1306,6 +1306,28 @@ async fn a_shard_is_opened_by_many_at_once_and_not_by_an_older_version() {
     assert!(matches!(&error, ShardError::Invalid(text) if text.contains("format 99")), "{error}");
 }
 
+/// I-11: a shard that was set up before there were fences around whole groups asks for them once it is opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_shard_learns_of_strangers_when_it_is_opened() {
+    let (shard, url) = new_shard().await;
+    drop(shard);
+    let before = "DROP FUNCTION _isles.look_within(bigint, boolean, text[], text[], bigint[]); \
+        CREATE OR REPLACE FUNCTION _isles.look( \
+            claimed bigint, writes boolean, tenants text[], groups text[], buckets bigint[]) RETURNS text \
+        LANGUAGE sql AS 'SELECT '''''; UPDATE _isles.meta SET format = 4";
+    client(&url).await.batch_execute(before).await.expect("as the fourth format was, if it let all through");
+    let shard = open_at(&url, PostgresOptions::default()).await;
+    let all = || Claim { version: RoutingVersion(1), units: vec![Claimed::Buckets(group(), BucketId(0), BucketId(7))] };
+    let read = || Request::read(all(), select("SELECT 1", &[DataType::Int4]).composed());
+    assert_eq!(shard.execute(read()).await.map(drop), Ok(()));
+    let whole = FenceScope::Whole { group: group() };
+    let closed = Fence { scope: whole, version: RoutingVersion(1), mode: FenceMode::Closed };
+    shard.set_fences(vec![closed], Duration::from_secs(5)).await.expect("fences");
+    let strangers = Err(ShardError::Strangers { group: group() });
+    assert_eq!(shard.execute(read()).await.map(drop), strangers);
+    assert_eq!(shard.execute(Request::write(all(), vec![insert_item(1)])).await.map(drop), strangers);
+}
+
 /// Whoever dies while it registers a reader has been promised nothing; the next one gets a whole log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_was_half_registered_is_registered_anew() {

@@ -15,7 +15,8 @@ use crate::types;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{BUCKET_COLUMN, TableKind};
 
-/// It comes first: a stranger may be an older version of its row, and what else is asked may fail for such a one.
+/// It comes first: a stranger may be an older version of its row, and what else is asked may fail for such a one. An
+/// engine may still try first what it finds cheaper, or what an index answers.
 const OWNED: Guard =
     Guard { condition: condition_of, guarded: kept_relation, put: |parts, condition| parts.insert(0, condition) };
 

@@ -406,7 +406,7 @@ impl Database {
     pub async fn close(&self) -> Result<(), SqlError> {
         self.closing.store(true, Ordering::SeqCst);
         let deadline = self.env.elapsed() + CLOSE_LIMIT;
-        let busy = || self.active.load(Ordering::SeqCst) > 0 || self.coordinator.is_busy();
+        let busy = || self.active.load(Ordering::SeqCst) > 0 || self.coordinator.is_busy() || self.moves.end();
         while busy() && self.env.elapsed() < deadline {
             self.env.sleep(CLOSE_POLL).await;
         }

@@ -320,3 +320,27 @@ pub(crate) fn bits_of(policy: &RoutingPolicy, group: &GroupName, shard: &ShardId
     }
     bits
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use isles_kernel::names::BucketId;
+
+    #[test]
+    fn bits_are_the_buckets_that_a_shard_has() {
+        let names = ["a", "b", "c"].map(|name| ShardId::new(name).unwrap());
+        let group = GroupName::new("g").unwrap();
+        let policy = RoutingPolicy::new(group.clone(), BucketCount::new(20).unwrap(), &names).unwrap();
+        let all: Vec<Vec<u8>> = names.iter().map(|name| bits_of(&policy, &group, name)).collect();
+        for bucket in 0..24 {
+            let owner = policy.shard_of_bucket(&group, BucketId(bucket));
+            for (name, bits) in names.iter().zip(&all) {
+                assert_eq!(bits.len(), 3, "a bit for each bucket");
+                let has = bits[bucket as usize / 8] >> (bucket % 8) & 1 == 1;
+                assert_eq!(has, owner == Some(name), "{bucket} {name}");
+            }
+        }
+        assert!(bits_of(&policy, &GroupName::new("other").unwrap(), &names[0]).is_empty());
+    }
+}

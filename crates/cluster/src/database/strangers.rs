@@ -13,14 +13,30 @@ use isles_engine::fence::Claimed;
 use isles_kernel::names::{GroupName, ShardId};
 use std::collections::BTreeSet;
 
-/// At most each group on each shard.
+/// Groups, on shards: at most each on each.
 #[derive(Default)]
 pub(crate) struct Strangers(ArcSwap<BTreeSet<(ShardId, GroupName)>>);
+
+impl Strangers {
+    fn has(&self, shard: &ShardId, group: &GroupName) -> bool {
+        let known = self.0.load();
+        // Nearly always there are none, and then nothing is copied to look them up.
+        !known.is_empty() && known.contains(&(shard.clone(), group.clone()))
+    }
+
+    fn change(&self, edit: impl Fn(&mut BTreeSet<(ShardId, GroupName)>) -> bool) {
+        self.0.rcu(|known| {
+            let mut known = BTreeSet::clone(known);
+            edit(&mut known);
+            known
+        });
+    }
+}
 
 impl Database {
     /// Remembers that a shard may have strangers of a group.
     pub(crate) fn note_strangers(&self, shard: &ShardId, group: &GroupName) {
-        if !self.has_strangers(shard, group) {
+        if !self.strangers.has(shard, group) {
             self.strangers.change(|known| known.insert((shard.clone(), group.clone())));
         }
     }
@@ -32,19 +48,12 @@ impl Database {
     }
 
     pub(crate) fn has_strangers(&self, shard: &ShardId, group: &GroupName) -> bool {
-        let known = self.strangers.0.load();
-        // Nearly always there are none, and then nothing is copied to look them up.
-        !known.is_empty() && known.contains(&(shard.clone(), group.clone()))
+        self.strangers.has(shard, group)
     }
-}
 
-impl Strangers {
-    fn change(&self, edit: impl Fn(&mut BTreeSet<(ShardId, GroupName)>) -> bool) {
-        self.0.rcu(|known| {
-            let mut known = BTreeSet::clone(known);
-            edit(&mut known);
-            known
-        });
+    /// How many shards have strangers, of how many groups.
+    pub(crate) fn known_strangers(&self) -> usize {
+        self.strangers.0.load().len()
     }
 }
 
@@ -61,4 +70,110 @@ pub(crate) fn keep_to_own(units: &mut [Claimed], group: &GroupName) -> bool {
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::database::Config;
+    use crate::session::{Answer, Login};
+    use isles_engine::env::{Env, TokioEnv};
+    use isles_engine::fence::{Fence, FenceMode, FenceScope};
+    use isles_engine::shard::{Batch, Incoming, KeyRange, RowVersion};
+    use isles_kernel::names::{BucketId, RoutingVersion, Seq, StreamId};
+    use isles_kernel::value::Value;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const TIME: Duration = Duration::from_secs(20);
+
+    fn group(name: &str) -> GroupName {
+        GroupName::new(name).unwrap()
+    }
+
+    #[test]
+    fn claims_to_whatever_is_there_become_claims_to_own_buckets() {
+        let (g, h, bucket) = (group("g"), group("h"), BucketId(3));
+        let mut units = vec![
+            Claimed::Buckets(g.clone(), BucketId(0), bucket),
+            Claimed::Buckets(h.clone(), bucket, bucket),
+            Claimed::Bucket(g.clone(), bucket),
+            Claimed::Shared,
+        ];
+        let before = units.clone();
+        assert!(keep_to_own(&mut units, &g));
+        assert_eq!(units[0], Claimed::OwnBuckets(g.clone(), BucketId(0), bucket));
+        assert_eq!(units[1..], before[1..]);
+        assert!(!keep_to_own(&mut units, &g), "there are none any more");
+    }
+
+    async fn count(database: &Arc<Database>) -> String {
+        let login = Login { user: "a".into(), database: "isles".into(), settings: vec![], role: Default::default() };
+        let mut session = database.session(login).unwrap();
+        let prepared = session.prepare("SELECT count(*) FROM t", &[]).await.unwrap();
+        let Answer::Rows(mut rows) = session.execute(&prepared, vec![]).await.unwrap() else { panic!("no rows") };
+        match rows.next(1).await.unwrap().unwrap().remove(0).remove(0) {
+            Value::Int(count) => count.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// I-11, I-21: strangers come and go while a database is used. Told beforehand, nobody is refused for them.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_mover_says_when_strangers_come_and_when_they_have_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::current());
+        let database = Database::open(Config::sqlite(folder.path(), 2), env).await.unwrap();
+        let login = Login { user: "a".into(), database: "isles".into(), settings: vec![], role: Default::default() };
+        let mut session = database.session(login).unwrap();
+        for sql in [
+            "CREATE TABLE t (id int PRIMARY KEY) WITH (\"group\" = 'g')",
+            "INSERT INTO t SELECT generate_series(1, 50)",
+        ] {
+            let prepared = session.prepare(sql, &[]).await.unwrap();
+            session.execute(&prepared, vec![]).await.unwrap();
+        }
+        let (g, names) = (group("g"), database.names.clone());
+        let from = database.shards.get(&names[0]).await.unwrap();
+        let to = database.shards.get(&names[1]).await.unwrap();
+        let rows = from.snapshot().await.unwrap().page(&KeyRange::table("t"), 1_000).await.unwrap().rows;
+        let batch = |seq, there: bool| Batch {
+            driver: None,
+            kind: isles_engine::shard::BatchKind::Changes,
+            stream: StreamId::new("move").unwrap(),
+            rows: rows
+                .iter()
+                .map(|row| Incoming {
+                    table: "t".into(),
+                    unit: row.unit.clone(),
+                    key: row.values.clone(),
+                    version: RowVersion { epoch: RoutingVersion(1), seq: Seq(seq) },
+                    row: there.then(|| row.values.clone()),
+                })
+                .collect(),
+            position: None,
+            cursor: None,
+        };
+        let fence = |version, mode| {
+            vec![Fence { scope: FenceScope::Whole { group: g.clone() }, version: RoutingVersion(version), mode }]
+        };
+        let refusals = || database.shard_work().iter().map(|(_, work)| work.errors).sum::<u64>();
+        for round in 1..4 {
+            database.note_strangers(&names[1], &g);
+            assert!(database.has_strangers(&names[1], &g) && !database.has_strangers(&names[0], &g));
+            to.set_fences(fence(round, FenceMode::Closed), TIME).await.unwrap();
+            assert_eq!(to.apply(batch(2 * round, true)).await.unwrap().written, rows.len() as u64);
+            assert_eq!(count(&database).await, "50");
+            assert_eq!(to.apply(batch(2 * round + 1, false)).await.unwrap().deleted, rows.len() as u64);
+            to.set_fences(fence(round, FenceMode::Open), TIME).await.unwrap();
+            database.forget_strangers(&names[1], &g);
+            assert_eq!((count(&database).await.as_str(), database.known_strangers()), ("50", 0));
+        }
+        assert!(rows.len() > 10 && refusals() == 0, "{} strangers, {} refusals", rows.len(), refusals());
+        to.set_fences(fence(9, FenceMode::Closed), TIME).await.unwrap();
+        to.apply(batch(99, true)).await.unwrap();
+        assert_eq!((count(&database).await.as_str(), database.known_strangers()), ("50", 1), "it learns by a refusal");
+        database.close().await.unwrap();
+    }
 }

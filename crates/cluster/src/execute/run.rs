@@ -121,7 +121,7 @@ impl<'a> Runner<'a> {
                 loop {
                     let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
                     // Boxed, here and below: the way of most statements, one request, stays a small future.
-                    let output = Box::pin(self.run_plan(plan, txn, &policy)).await;
+                    let output = Box::pin(self.run_within(plan, txn, &policy)).await;
                     txn.end_statement();
                     match output {
                         // The first statement of a transaction is as one on its own: nothing of it has happened.
@@ -189,7 +189,7 @@ impl<'a> Runner<'a> {
         let read_only = matches!(plan, Plan::Query(query) if !query.locks);
         let isolation = if read_only { Isolation::RepeatableRead } else { Isolation::ReadCommitted };
         let mut txn = Txn::begin(self.database, Modes { isolation, read_only }, self.schema.clone(), self.acts_for())?;
-        let output = Box::pin(self.run_plan(plan, &mut txn, policy)).await?;
+        let output = Box::pin(self.run_within(plan, &mut txn, policy)).await?;
         if read_only {
             txn.rollback().await;
         } else {
@@ -384,6 +384,23 @@ impl<'a> Runner<'a> {
         let answer = open.execute(request).await;
         sent.came(shard, answer.as_deref().ok().map(rows_of), &self.database.noted(self.bounds));
         Ok(answer)
+    }
+
+    /// Carries out a plan in a transaction. If it is the first, and learns of strangers on a shard that it has been on
+    /// already, as one with several fragments can, it begins again.
+    async fn run_within(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+        let is_first = !txn.has_begun();
+        loop {
+            let known = self.database.known_strangers();
+            match self.run_plan(plan, txn, policy).await {
+                // Each time more is known, so this ends.
+                Err(error) if is_first && error.sqlstate == "40001" && self.database.known_strangers() > known => {
+                    self.bounds.check(&*self.database.env)?;
+                    txn.start_over().await;
+                }
+                output => return output,
+            }
+        }
     }
 
     async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {

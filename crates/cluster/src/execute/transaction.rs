@@ -220,8 +220,7 @@ impl Txn {
             if !known.is_empty() {
                 return Err(moment_passed("a shard that was read before has changed"));
             }
-            self.parts.clear();
-            self.first_moment = None;
+            self.start_over().await;
             bounds.check(&*self.database.env)?;
             // Whoever commits all the time must not keep a reader out, nor a reader a simulated clock.
             self.database.env.sleep(MOMENT_PAUSE).await;

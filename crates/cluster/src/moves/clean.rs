@@ -36,12 +36,13 @@ pub(super) async fn discard(lane: &Lane, shard: &OpenShard) -> Result<u64, Halt>
 }
 
 async fn discard_scope(lane: &Lane, shard: &OpenShard, table: &str, scope: Scope) -> Result<u64, Halt> {
+    let unserved = lane.claims(&scope);
     let range = KeyRange::table(table).within(scope);
     let mut gone = 0;
     loop {
         let before = lane.database.statements_on([&lane.giver, &lane.taker]);
         let began = lane.database.env.elapsed();
-        let deleted = shard.discard(&lane.stream, lane.driver, lane.claims(), &range, ROWS).await?;
+        let deleted = shard.discard(&lane.stream, lane.driver, unserved.clone(), &range, ROWS).await?;
         gone += deleted;
         if deleted == 0 {
             return Ok(gone);

@@ -37,6 +37,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// A mirror that is this close has caught up.
 const SMALL_LAG: u64 = 1_000;
+/// How long a switch waits before it fences; nobody else waits yet.
+const WATCH_LIMIT: Duration = Duration::from_secs(5);
 /// Between two tries of a switch.
 const SWITCH_WAIT: Duration = Duration::from_millis(200);
 
@@ -46,7 +48,7 @@ pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, new
     loop {
         let Some(open) = database.upgrade() else { return };
         let env = open.env.clone();
-        if open.shards.is_closed() {
+        if open.is_closing() {
             return;
         }
         let ended = drive(open.clone(), &id, &owner, news.clone()).await;
@@ -161,12 +163,26 @@ impl Driver {
                 self.command(command).await?;
                 continue;
             }
-            let script = self.plan().script();
-            let done = self.perform_all(script).await;
-            match done {
+            let (stage, script) = (self.plan().stage, self.plan().script());
+            match self.perform_all(script).await {
                 Ok(()) => {}
+                Err(Halt::Changed) => self.read_again(stage).await?,
                 Err(halt) => self.halted(halt).await?,
             }
+        }
+    }
+
+    /// Goes on with what others have made of the plan. A switch that was interrupted by that is given up.
+    async fn read_again(&mut self, interrupted: Stage) -> Result<(), Halt> {
+        let stored = store::load(self.database.catalog().as_ref(), &self.plan().id).await?.ok_or(Halt::Superseded)?;
+        if stored.record.revision == self.stored.record.revision {
+            // It was not the plan that has changed but the lease, or nobody knows.
+            return Err(Halt::Superseded);
+        }
+        self.replace(stored);
+        match (interrupted, self.plan().stage) {
+            (Stage::Switching, Stage::Switching) => self.learn(Event::Aborted("the plan was changed".into())).await,
+            _ => Ok(()),
         }
     }
 
@@ -181,6 +197,9 @@ impl Driver {
 
     async fn perform_all(&mut self, script: &[Effect]) -> Result<(), Halt> {
         let stage = self.plan().stage;
+        if stage != Stage::Settling {
+            self.paused = None;
+        }
         for effect in script {
             self.perform(*effect).await?;
         }
@@ -232,7 +251,15 @@ impl Driver {
             Effect::CatchUp => self.catch_up().await,
             Effect::Mirror => self.mirror_for(TICK).await,
             Effect::Verify => self.verify().await,
-            Effect::WatchTaker => switch::watch_taker(&lane, &plan).await,
+            Effect::WatchTaker => {
+                // A shard whose writer is taken for as long will hardly be fenced in time.
+                let limit = self.database.env.sleep(WATCH_LIMIT);
+                tokio::select! {
+                    biased;
+                    watched = switch::watch_taker(&lane, &plan) => watched,
+                    () = limit => Err(self.too_long()),
+                }
+            }
             Effect::FenceGiver => {
                 self.mirror().await?;
                 self.paused = Some(self.database.env.elapsed());
@@ -272,12 +299,14 @@ impl Driver {
     fn check_pause(&self) -> Result<(), Halt> {
         match self.plan().stage == Stage::Switching && self.pause_left().is_zero() {
             false => Ok(()),
-            true => {
-                let limit = self.plan().options.pause_limit_ms;
-                let message = format!("the cutover would have held writers for longer than {limit} ms");
-                Err(Halt::Later(SqlError::new("57014", message)))
-            }
+            true => Err(self.too_long()),
         }
+    }
+
+    fn too_long(&self) -> Halt {
+        let limit = self.plan().options.pause_limit_ms;
+        let message = format!("the cutover would have held writers for longer than {limit} ms");
+        Halt::Later(SqlError::new("57014", message).with_hint("a transaction that does not end may be in the way"))
     }
 
     async fn mirror(&mut self) -> Result<&mut Mirror, Halt> {
@@ -390,13 +419,13 @@ impl Driver {
 
     /// Says now and then that it lives, and how far it is.
     async fn tick(&mut self) -> Result<(), Halt> {
+        if self.database.is_closing() {
+            return Err(Halt::Closing);
+        }
         if self.database.env.elapsed().saturating_sub(self.ticked) < TICK {
             return Ok(());
         }
         self.ticked = self.database.env.elapsed();
-        if self.database.is_closing() {
-            return Err(Halt::Closing);
-        }
         self.look().await?;
         let renewed = self.database.catalog().renew(&lease_key(&self.plan().id), self.lease).await;
         if renewed.is_err() {

@@ -4,12 +4,13 @@ use crate::database::Database;
 use crate::database::shards::OpenShard;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Batch, BatchKind, DriverToken, Incoming, RowVersion};
+use isles_engine::shard::{Batch, BatchKind, DriverToken, Incoming, RowVersion, Scope};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Plan, Units};
-use isles_kernel::names::{RoutingVersion, Seq, ShardId, StreamId};
+use isles_kernel::names::{BucketId, RoutingVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Unit;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Why a driver stops what it is doing.
@@ -149,22 +150,21 @@ impl Lane {
         }
     }
 
-    /// What moves, as claims.
-    pub(super) fn claims(&self) -> Vec<Claimed> {
+    /// The units of a scope, as claims.
+    pub(super) fn claims(&self, scope: &Scope) -> Vec<Claimed> {
         let policy = self.policy();
-        match &self.units {
-            Units::Tenants { tenants } => {
-                let claim = |tenant: &isles_kernel::names::TenantId| {
-                    let bucket = policy.bucket_of_tenant(tenant);
-                    Claimed::Tenant(Some(tenant.clone()), policy.tenant_group().clone(), bucket)
+        let tenant = |tenant: &Option<TenantId>| {
+            let bucket = tenant.as_ref().map_or_else(|| policy.bucket_of_null_tenant(), |t| policy.bucket_of_tenant(t));
+            Claimed::Tenant(tenant.clone(), policy.tenant_group().clone(), bucket)
+        };
+        match scope {
+            Scope::All => Vec::new(),
+            Scope::Tenants(tenants) => tenants.iter().map(tenant).collect(),
+            Scope::Buckets(group, ranges) => {
+                let claim = |range: &RangeInclusive<u32>| {
+                    Claimed::OwnBuckets(group.clone(), BucketId(*range.start()), BucketId(*range.end()))
                 };
-                tenants.iter().map(claim).collect()
-            }
-            Units::Buckets { buckets } => {
-                let claim = |span: &isles_kernel::moves::Span| {
-                    Claimed::OwnBuckets(buckets.group.clone(), span.first, span.last)
-                };
-                buckets.ranges.iter().map(claim).collect()
+                ranges.iter().map(claim).collect()
             }
         }
     }

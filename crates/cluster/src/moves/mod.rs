@@ -47,6 +47,7 @@ use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
 use isles_kernel::names::{PlanId, ShardId, TenantId};
 use isles_kernel::schema::{SchemaChange, Unit};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Stored, Unsaved};
 use tokio::sync::Notify;
@@ -95,6 +96,8 @@ pub enum Planted {
 pub(crate) struct Moves {
     planted: Option<Planted>,
     driven: Mutex<BTreeMap<PlanId, Arc<Notify>>>,
+    /// Drivers that run here.
+    running: Arc<AtomicUsize>,
     /// Held by whoever says that a shard has strangers, or that it has none any more.
     strangers: tokio::sync::Mutex<()>,
     counted: work::Counted,
@@ -113,11 +116,33 @@ impl Moves {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells all drivers to look up; whether any is left.
+    pub(crate) fn end(&self) -> bool {
+        self.driven().values().for_each(|driver| driver.notify_one());
+        self.running.load(Ordering::SeqCst) > 0
+    }
+
     /// Wakes whoever drives a plan here.
     fn nudge(&self, id: &PlanId) {
         if let Some(driver) = self.driven().get(id) {
             driver.notify_one();
         }
+    }
+}
+
+/// Says that a driver runs, until it is dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Running {
+        count.fetch_add(1, Ordering::SeqCst);
+        Running(count.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -237,6 +262,9 @@ impl Database {
             let stored = store::load(self.catalog().as_ref(), &known).await?.ok_or_else(|| no_plan(id))?;
             let mut plan = stored.plan.clone();
             change(&mut plan, now(self)).map_err(|error| error.for_people())?;
+            if (Plan { updated_at: stored.plan.updated_at, ..plan.clone() }) == stored.plan {
+                return Ok(stored.plan);
+            }
             match store::save(self.catalog().as_ref(), &stored, plan, None, Transaction::new()).await {
                 Ok(saved) => {
                     log_step(&stored, &saved);
@@ -287,7 +315,11 @@ impl Database {
     fn start_driver(self: &Arc<Self>, id: &PlanId, news: Arc<Notify>) {
         let (database, id) = (Arc::downgrade(self), id.clone());
         let owner = format!("driver {:016x}", self.env.random());
-        self.env.spawn(Box::pin(driver::run(database, id, owner, news)));
+        let running = Running::new(&self.moves.running);
+        self.env.spawn(Box::pin(async move {
+            driver::run(database, id, owner, news).await;
+            drop(running);
+        }));
     }
 
     /// Refuses to remove a tenant that is on its way.

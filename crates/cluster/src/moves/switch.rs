@@ -49,11 +49,21 @@ impl Lane {
         time: Duration,
     ) -> Result<(), Halt> {
         let mut fences = self.fences(shard, version, mode).await?;
-        if let Some(strangers) = self.strangers(version, FenceMode::Closed) {
-            self.database.note_strangers(shard.id(), self.units.group().expect("strangers are of a group"));
-            fences.push(strangers);
+        if let Some(group) = self.units.group() {
+            self.database.note_strangers(shard.id(), group);
+            fences.extend(self.new_strangers(shard).await?);
         }
         self.fence(shard, fences, time).await
+    }
+}
+
+impl Lane {
+    /// The fence that says that a shard has strangers, unless it says so already: several plans may bring some.
+    async fn new_strangers(&self, shard: &OpenShard) -> Result<Option<Fence>, Halt> {
+        let wanted = self.strangers(self.policy().version(), FenceMode::Closed);
+        let known = shard.fences().await?;
+        let is_closed = |wanted: &Fence| known.iter().any(|f| f.scope == wanted.scope && f.mode == FenceMode::Closed);
+        Ok(wanted.filter(|wanted| !is_closed(wanted)))
     }
 }
 

@@ -17,7 +17,7 @@ use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Unit;
 use isles_kernel::value::{Value, key_bytes};
-use isles_sim::check::{Checked, Key, Level, Op, Outcome, Txn, check};
+use isles_sim::check::{Checked, Key, Level, Outcome, check};
 use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;

@@ -23,7 +23,7 @@ pub(crate) async fn invalid_plans_are_refused(world: World) {
         (order(tenants(&[&name, &away])), "22023", "on several shards"),
         (Order { target: shard(9), ..order(tenants(&[&name])) }, "22023", "there is no shard s9"),
         (Order { source: Some(shard(9)), ..order(tenants(&[&name])) }, "22023", "there is no shard s9"),
-        (order(buckets("users", 3, 99)), "22023", "has no bucket 99"),
+        (Order { source: Some(shard(0)), ..order(buckets("users", 3, 99)) }, "22023", "has no bucket 99"),
         (Order { source: Some(shard(0)), ..order(buckets("nothing", 0, 1)) }, "22023", "has no bucket 1"),
         (Order { description: Some(long), ..order(tenants(&[&name])) }, "22023", "at most 1000 characters"),
         (Order { options: too_long, ..order(tenants(&[&name])) }, "22023", "a pause is limited"),

@@ -58,8 +58,11 @@ pub(crate) async fn writes_during_a_move_are_all_there_once(world: World) {
         writers.push(tokio::spawn(write(client, writer, stop.clone(), done.clone())));
     }
     let mut client = world.client_of(&name).await;
+    for n in 500..550 {
+        client.run(&format!("INSERT INTO notes (id) VALUES ({n})")).await;
+    }
     let key_changes = async {
-        for n in 0..50 {
+        for n in 500..550 {
             client.run(&format!("UPDATE notes SET id = id + 10000 WHERE id = {n}")).await;
         }
     };
@@ -74,7 +77,7 @@ pub(crate) async fn writes_during_a_move_are_all_there_once(world: World) {
     tokio::join!(moves, key_changes);
     stop.store(true, Ordering::SeqCst);
     let mut expected: BTreeMap<i64, i64> =
-        (50..200).map(|id| (id, 0)).chain((10_000..10_050).map(|id| (id, 0))).collect();
+        (0..200).map(|id| (id, 0)).chain((10_500..10_550).map(|id| (id, 0))).collect();
     for writer in writers {
         let told = writer.await.unwrap();
         assert!(told.statements > 10);
@@ -89,7 +92,7 @@ pub(crate) async fn writes_during_a_move_are_all_there_once(world: World) {
 /// waits, and goes on at the target.
 pub(crate) async fn transactions_over_a_cutover_commit_or_fail_whole(world: World) {
     let name = world.tenant_with_rows("acme", 1).await;
-    let plan = world.plan(tenants(&[&name]), Options { pause_limit_ms: 500, ..Options::default() }).await.unwrap();
+    let plan = world.plan(tenants(&[&name]), Options { pause_limit_ms: 2_000, ..Options::default() }).await.unwrap();
     world.command(&plan, Event::StartDualWrite).await.unwrap();
     world.until_stage(&plan, Stage::Capturing).await;
     world.command(&plan, Event::RunBackfill).await.unwrap();
@@ -101,10 +104,10 @@ pub(crate) async fn transactions_over_a_cutover_commit_or_fail_whole(world: Worl
     open.run("UPDATE notes SET n = n + 1").await;
     let version = world.version();
     world.command(&plan, Event::Cutover).await.unwrap();
-    let late =
-        world.until(&plan, "an abort", |plan| plan.stage == Stage::Ready && plan.cutover.aborted.is_some()).await;
+    let late = world.until(&plan, "an abort", |plan| plan.cutover.aborted.is_some()).await;
     assert_eq!((late.cutover.attempts, world.version()), (1, version));
     open.run("COMMIT").await;
+    world.until_stage(&plan, Stage::Ready).await;
     assert_eq!(world.client_of(&name).await.run("SELECT n FROM notes").await, ["1"]);
     // One that ends in time is before the cutover; one that comes meanwhile is after it, at the target.
     open.run("BEGIN").await;

@@ -7,10 +7,12 @@ mod harness;
 mod postgres;
 mod schema;
 mod statements;
+mod strangers;
 mod strategy;
 mod tenancy;
 mod tenants;
 mod transactions;
+mod worlds;
 
 /// Runs tests of tenants over two SQLite files, and over two PostgreSQL databases. One that is not listed is never run,
 /// and the compiler says so.

@@ -1,67 +1,19 @@
 //! Strategies for a whole database: tenants that share shards, and tenants that have one each.
 
-use crate::harness::{Client, Db, env};
+use crate::harness::{Client, Db};
 use crate::postgres::{server, urls};
-use isles_cluster::database::{Config, Database, Strategy};
-use isles_engine::postgres::{PostgresOptions, PostgresShard};
-use isles_engine::shard::{ActsFor, Request, Shard, Statement};
-use isles_engine::sqlite::{SqliteOptions, SqliteShard};
+use crate::worlds::{Pair, World, close, open, shard, try_open};
+use isles_cluster::database::{Config, Strategy};
+use isles_engine::shard::{ActsFor, Engine, Request, Statement};
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{ShardId, TenantId};
+use isles_kernel::names::TenantId;
 use isles_kernel::schema::tenant_view;
 use isles_kernel::value::{DataType, Value};
-use isles_sim::pgserver::PgServer;
-use isles_sim::sqlgen::{Compare, Generator, Kind, TABLES};
+use isles_sim::sqlgen::{Generator, Kind, TABLES};
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// Where databases of one engine are made.
-enum World {
-    Sqlite,
-    Postgres(PgServer),
-}
-
-impl World {
-    fn both() -> [World; 2] {
-        [World::Sqlite, World::Postgres(server())]
-    }
-
-    fn config(&self, folder: &Path, shards: usize) -> Config {
-        match self {
-            World::Sqlite => Config::sqlite(folder, shards),
-            World::Postgres(server) => Config::postgres(folder, urls(server, shards)),
-        }
-    }
-}
 
 fn with(config: &Config, strategy: impl Into<Option<Strategy>>) -> Config {
     Config { strategy: strategy.into(), ..config.clone() }
-}
-
-/// Opens a database. One that was closed just now lets its catalog go with the last of its tasks.
-async fn try_open(config: &Config) -> Result<Arc<Database>, SqlError> {
-    for _ in 0..500 {
-        match Database::open(config.clone(), env()).await {
-            Err(error) if error.message.contains("open already") => tokio::time::sleep(PAUSE).await,
-            opened => return opened,
-        }
-    }
-    panic!("the catalog is never let go");
-}
-
-async fn open(config: &Config) -> Db {
-    match try_open(config).await {
-        Ok(database) => Db { database, folder: tempfile::tempdir().unwrap() },
-        Err(error) => panic!("{error}"),
-    }
-}
-
-async fn close(db: Db) {
-    db.database.close().await.unwrap();
 }
 
 async fn refused(config: Config) -> SqlError {
@@ -161,17 +113,10 @@ async fn each_tenant_has_a_shard_of_its_own() {
 /// Each shard has its tenant's row and no other, under its name.
 async fn check_traces(config: &Config, names: &[&str]) {
     for (at, name) in names.iter().enumerate() {
-        let id = ShardId::new(format!("s{at}")).unwrap();
-        let (shard, table): (Arc<dyn Shard>, String) = match &config.shards[at] {
-            isles_cluster::database::ShardPlace::Sqlite => {
-                let path = config.folder.join(id.as_str()).join("shard.db");
-                let shard = SqliteShard::open(id, &path, env(), SqliteOptions::default()).await.unwrap();
-                (Arc::new(shard), format!("\"{}\"", tenant_view("notes")))
-            }
-            isles_cluster::database::ShardPlace::Postgres { url } => {
-                let shard = PostgresShard::open(id, url, env(), PostgresOptions::default()).await.unwrap();
-                (Arc::new(shard), "notes".into())
-            }
+        let shard = shard(config, at).await;
+        let table = match shard.engine() {
+            Engine::Sqlite => format!("\"{}\"", tenant_view("notes")),
+            Engine::Postgres => "notes".into(),
         };
         let sql = format!("SELECT _tenant, _shard FROM {table}");
         let statement = Statement::new(sql, vec![]).returning(vec![DataType::Text, DataType::Text]);
@@ -385,52 +330,6 @@ async fn a_server_that_has_become_another_tenants_is_noticed_at_once() {
     close(db).await;
 }
 
-/// What a statement came to, in a form that two databases agree on.
-async fn answer(client: &mut Client, sql: &str, compare: Compare) -> Result<Vec<String>, String> {
-    match client.try_run(sql).await {
-        Ok(mut lines) => {
-            if compare == Compare::Rows {
-                lines.sort();
-            }
-            Ok(lines)
-        }
-        Err(error) if compare == Compare::Rows => Err(error.sqlstate[..2].into()),
-        Err(error) => Err(error.sqlstate.into()),
-    }
-}
-
-/// One tenant's session on each of two databases.
-struct Pair {
-    row: Client,
-    adapter: Client,
-    generator: Generator,
-}
-
-impl Pair {
-    /// Runs a statement, and goes on to the end of its transaction. Returns how many statements gave rows.
-    async fn step(&mut self) -> usize {
-        let mut rows = 0;
-        loop {
-            let statement = self.generator.statement();
-            let one = answer(&mut self.row, &statement.sql, statement.compare).await;
-            let other = answer(&mut self.adapter, &statement.sql, statement.compare).await;
-            assert_eq!(one, other, "{}", statement.sql);
-            assert_eq!(self.row.status(), self.adapter.status(), "{}", statement.sql);
-            rows += usize::from(one.is_ok_and(|lines| lines.len() > 1));
-            match self.row.status() {
-                isles_cluster::session::Status::Idle => return rows,
-                isles_cluster::session::Status::InTransaction => {}
-                isles_cluster::session::Status::Failed => {
-                    self.generator.abandon_transaction();
-                    self.row.run("ROLLBACK").await;
-                    self.adapter.run("ROLLBACK").await;
-                    return rows;
-                }
-            }
-        }
-    }
-}
-
 /// I-41, I-44: whether tenants share shards or not, each sees the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_strategies_answer_alike() {
@@ -447,10 +346,10 @@ async fn both_strategies_answer_alike() {
         let mut pairs = Vec::new();
         for (n, name) in (0..).zip(["acme", "Acme", "beta"]) {
             let (row, adapter) = (of_tenant(&row, name).await, of_tenant(&adapter, name).await);
-            let mut pair = Pair { row, adapter, generator: tables.beside(410 + n) };
+            let mut pair = Pair { one: row, other: adapter, generator: tables.beside(410 + n) };
             for sql in tables.beside(41).fill() {
-                pair.row.run(&sql).await;
-                pair.adapter.run(&sql).await;
+                pair.one.run(&sql).await;
+                pair.other.run(&sql).await;
             }
             pairs.push(pair);
         }

@@ -17,7 +17,12 @@ use super::pool::Conn;
 use crate::error::{Result, ShardError};
 use crate::shard::{Batch, DriverToken, FORGET_ROWS, StreamState};
 use isles_kernel::names::{Seq, StreamId};
+use std::collections::BTreeSet;
 use tokio_postgres::Row;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The class of advisory locks on tables that rows are applied to.
+const TABLE_CLASS: i32 = super::fence::LOCK_CLASS + 1;
 
 /// Of a row that begins with position and cursor.
 fn state_of(row: &Row) -> StreamState {
@@ -50,9 +55,20 @@ pub(super) async fn check(conn: &Conn, stream: &StreamId, driver: Option<DriverT
     }
 }
 
+/// Batches that write to one table take turns: what they look up of a key must hold until they have written it. All take
+/// their locks in one order.
+async fn lock_tables(conn: &Conn, batch: &Batch) -> Result<()> {
+    let tables: BTreeSet<&str> = batch.rows.iter().map(|row| row.table.as_str()).collect();
+    let locks: BTreeSet<i32> = tables.into_iter().map(|table| xxh3_64(table.as_bytes()) as i32).collect();
+    let locks: Vec<i32> = locks.into_iter().collect();
+    let text = format!("SELECT pg_advisory_xact_lock({TABLE_CLASS}, slot) FROM unnest($1::int[]) AS slot");
+    conn.rows(&text, &[&locks]).await.map(drop)
+}
+
 /// Batches of one stream take turns, and move its position, which never falls.
 pub(super) async fn take_turn(conn: &Conn, batch: &Batch) -> Result<()> {
     check(conn, &batch.stream, batch.driver).await?;
+    lock_tables(conn, batch).await?;
     let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2::bigint, 0), $3) \
                 ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
                 cursor = coalesce(excluded.cursor, s.cursor)";

@@ -225,6 +225,7 @@ pub(crate) fn integrity_check(disk: &Disk) -> std::result::Result<(), String> {
 pub(crate) fn error_name(error: &ShardError) -> &'static str {
     match error {
         ShardError::Moved { .. } => "moved",
+        ShardError::Strangers { .. } => "strangers",
         ShardError::OtherTenant => "other tenant",
         ShardError::Statement(_) => "statement",
         ShardError::Conflict(_) => "conflict",

@@ -11,7 +11,7 @@ use isles_sql::plan::{Plan, PlanContext, plan};
 use isles_sql::text::Settings;
 
 /// `table NAME KIND pk COLUMNS[ unique COLUMNS]: COLUMN TYPE[!], …`
-pub fn table(line: &str) -> Table {
+pub(crate) fn table(line: &str) -> Table {
     let (head, columns) = line.split_once(": ").expect("columns after a colon");
     let mut words = head.split(' ');
     assert_eq!(words.next(), Some("table"));
@@ -41,7 +41,7 @@ pub fn table(line: &str) -> Table {
     table
 }
 
-pub fn sequence(name: &str) -> Sequence {
+pub(crate) fn sequence(name: &str) -> Sequence {
     let (start, increment, min, max) = (1, 1, 1, i64::MAX);
     Sequence { name: name.into(), start, increment, min, max, cycle: false, ty: DataType::Int8, owner: None }
 }
@@ -80,7 +80,7 @@ fn column(text: &str, primary_key: &[String]) -> Column {
     if primary_key.iter().any(|key| key == name) { column.not_null() } else { column }
 }
 
-pub fn planned(schema: &Schema, sql: &str) -> Result<Plan, SqlError> {
+pub(crate) fn planned(schema: &Schema, sql: &str) -> Result<Plan, SqlError> {
     let parsed = parse::parse_one(sql)?;
     let path = ["public".to_string()];
     let settings = Settings::default();

@@ -33,7 +33,9 @@ impl Printer {
             ExprKind::Hidden { rel, column } => self.hidden(*rel, column),
             ExprKind::Owned { group, bucket } => {
                 let owned = self.bound(ParamSource::Buckets(group.clone()), Type::of(types::BYTEA))?;
-                Ok(format!("(pg_catalog.get_bit({owned}, {}) = 1)", self.expr(bucket)?))
+                // Not `= 1`: the server tries an equality with a constant after what else is asked, and that may fail for
+                // a row that is not meant.
+                Ok(format!("(pg_catalog.get_bit({owned}, {}) <> 0)", self.expr(bucket)?))
             }
             ExprKind::Call { function, display, args } => self.call(*function, display, args),
             ExprKind::Cast { arg, how } => self.cast(arg, *how, ty),

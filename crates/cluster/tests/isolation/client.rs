@@ -3,12 +3,14 @@
 use isles_cluster::database::Database;
 use isles_cluster::roles::Role;
 use isles_cluster::session::{Answer, Login, Session};
+use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sim::check::{Element, History, Key, Op, Outcome, Txn};
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Lists; few, so that transactions meet.
 pub(crate) const KEYS: u64 = 6;
@@ -61,6 +63,8 @@ pub(crate) struct Client {
     pub(crate) record: Shared,
     pub(crate) rng: Rng,
     pub(crate) looks: Looks,
+    /// How long it thinks at most between two transactions, and with which clock.
+    pub(crate) thinks: Option<(Arc<dyn Env>, Duration)>,
 }
 
 /// How often a transaction comes to one list.
@@ -145,6 +149,10 @@ impl Client {
     pub(crate) async fn run(mut self, txns: u64) {
         for _ in 0..txns {
             self.transaction().await;
+            if let Some((env, longest)) = &self.thinks {
+                let thinks = Duration::from_micros(self.rng.below(longest.as_micros() as u64));
+                env.sleep(thinks).await;
+            }
         }
         self.record().ended += 1;
     }

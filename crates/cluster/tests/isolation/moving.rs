@@ -31,12 +31,14 @@ const SHARDS: usize = 3;
 const CLIENTS: u64 = 4;
 /// Transactions of a client in one life.
 const TXNS: u64 = 8;
+/// How long a client thinks at most: so long that a move and all its clients are there together.
+const THINKS: Duration = Duration::from_millis(8);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 3;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 150;
 /// Histories within which a planted bug must be found.
-const SEEDS_FOR_BUGS: u64 = 2_000;
+const SEEDS_FOR_BUGS: u64 = 300;
 /// In virtual time: longer than any wait of the database.
 const LIFE_MAX: Duration = Duration::from_secs(2_000);
 /// In virtual time: within it every plan ends once the faults have.
@@ -56,7 +58,14 @@ struct Driver {
     record: Shared,
     rng: Rng,
     seen: Seen,
-    planted: Option<isles_cluster::moves::Planted>,
+    bug: Option<Bug>,
+}
+
+/// What is wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    Move(isles_cluster::moves::Planted),
+    Shard(isles_engine::sqlite::Planted),
 }
 
 #[derive(Debug, Default)]
@@ -65,12 +74,12 @@ struct Report {
     seen: BTreeMap<String, u64>,
 }
 
-fn run(disk: &Arc<Disk>, seed: u64, planted: Option<isles_cluster::moves::Planted>) -> Result<Report, String> {
+fn run(disk: &Arc<Disk>, seed: u64, bug: Option<Bug>) -> Result<Report, String> {
     disk.reset(seed);
     let sim = Sim::new(seed);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let mut driver = Driver { sim, disk: disk.clone(), record: Shared::default(), rng, seen: Seen::default(), planted };
+    let mut driver = Driver { sim, disk: disk.clone(), record: Shared::default(), rng, seen: Seen::default(), bug };
     driver.live()?;
     let Record { history, errors, .. } = std::mem::take(&mut *driver.record.lock().unwrap());
     let checked = check(&history, Level::StrictSerializable).map_err(|failure| format!("I-19: {failure}"))?;
@@ -86,7 +95,12 @@ fn group() -> GroupName {
 impl Driver {
     fn config(&self) -> Config {
         let folder = std::env::temp_dir().join(format!("isles-moving-{}", std::process::id()));
-        let mut config = Config { planted_move: self.planted, ..Config::sqlite(folder, SHARDS) };
+        let mut config = Config::sqlite(folder, SHARDS);
+        match self.bug {
+            Some(Bug::Move(planted)) => config.planted_move = Some(planted),
+            Some(Bug::Shard(planted)) => config.sqlite.planted = Some(planted),
+            None => {}
+        }
         config.sqlite.base_vfs = Some(self.disk.vfs_name().into());
         config.sqlite.gather = Duration::ZERO;
         config.catalog.vfs = Some(self.disk.vfs_name().into());
@@ -128,7 +142,9 @@ impl Driver {
         let rng = |what: &str| self.sim.rng(&format!("{what} {}", self.sim.elapsed().as_micros()));
         for number in 0..CLIENTS {
             let (session, record) = (session(database)?, self.record.clone());
-            let client = Client { number, session, record, rng: rng(&format!("client {number}")), looks: Looks::Any };
+            let thinks = Some((self.sim.node(NODE) as Arc<dyn Env>, THINKS));
+            let rng = rng(&format!("client {number}"));
+            let client = Client { number, session, record, rng, looks: Looks::Any, thinks };
             self.sim.node(NODE).spawn_named("client", Box::pin(client.run(TXNS)));
         }
         let stale = Stale {
@@ -137,6 +153,7 @@ impl Driver {
             record: self.record.clone(),
             rng: rng("stale"),
             seen: self.seen.clone(),
+            env: self.sim.node(NODE),
         };
         self.sim.node(NODE).spawn_named("stale", Box::pin(stale.run(TXNS)));
         let operator = Operator {
@@ -229,7 +246,7 @@ impl Driver {
                     _ => database.command_move(id, Event::Rollback).await,
                 };
             }
-            self.sim.env().sleep(LOOK).await;
+            self.sim.env().sleep(LOOK * 10).await;
         }
     }
 }
@@ -284,7 +301,7 @@ struct Operator {
 impl Operator {
     async fn run(mut self) {
         for _ in 0..1 + self.rng.below(4) {
-            self.env.sleep(Duration::from_micros(self.rng.below(20_000))).await;
+            self.env.sleep(Duration::from_micros(self.rng.below(3_000))).await;
             if let Some(plan) = self.plan().await {
                 self.meddle(&plan).await;
             }
@@ -325,7 +342,7 @@ impl Operator {
             self.database.drive_also(&plan.id);
         }
         for _ in 0..self.rng.below(6) {
-            self.env.sleep(Duration::from_micros(self.rng.below(60_000))).await;
+            self.env.sleep(Duration::from_micros(self.rng.below(10_000))).await;
             let event = match self.rng.below(8) {
                 0 => Event::StartDualWrite,
                 1 => Event::RunBackfill,
@@ -348,12 +365,14 @@ struct Stale {
     record: Shared,
     rng: Rng,
     seen: Seen,
+    env: Arc<dyn Env>,
 }
 
 impl Stale {
     async fn run(mut self, txns: u64) {
-        for _ in 0..txns {
+        for _ in 0..txns * 3 {
             self.append().await;
+            self.env.sleep(Duration::from_micros(self.rng.below(THINKS.as_micros() as u64 / 2))).await;
         }
         self.record.lock().unwrap().ended += 1;
     }
@@ -414,5 +433,31 @@ fn moves_lose_nothing_under_faults() {
         for what in all.map(String::from).into_iter().chain(phases) {
             assert!(total.seen.get(&what).is_some_and(|count| *count >= 10), "{what} was not seen: {total:?}");
         }
+    }
+}
+
+/// I-69: each bug breaks a history, and the checks say so: planted bugs 1 to 8, 20, 23 and 24.
+#[test]
+fn planted_bugs_of_moves_are_found() {
+    use isles_cluster::moves::Planted as Move;
+    use isles_engine::sqlite::Planted as Shard;
+    let disk = new_disk();
+    let bugs = [
+        Bug::Shard(Shard::SkipFence),
+        Bug::Shard(Shard::FenceOutsideTransaction),
+        Bug::Shard(Shard::NoSync),
+        Bug::Move(Move::NoDrain),
+        Bug::Move(Move::IgnoreDeletes),
+        Bug::Move(Move::VersionByTwo),
+        Bug::Move(Move::RetryIndeterminate),
+        Bug::Move(Move::OldMap),
+        Bug::Move(Move::OneToken),
+        Bug::Move(Move::ForgetFence),
+        Bug::Move(Move::ReplayLast),
+    ];
+    for bug in bugs {
+        let found = (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(bug)).err()?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{bug:?} passed {SEEDS_FOR_BUGS} histories"));
+        println!("{bug:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());
     }
 }

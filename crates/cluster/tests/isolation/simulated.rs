@@ -109,7 +109,7 @@ impl Driver {
         for number in 0..CLIENTS {
             let rng = self.sim.rng(&format!("client {number} {}", self.sim.elapsed().as_micros()));
             let (session, record) = (session(database)?, self.record.clone());
-            let client = Client { number, session, record, rng, looks: Looks::Any };
+            let client = Client { number, session, record, rng, looks: Looks::Any, thinks: None };
             self.sim.node(NODE).spawn_named("client", Box::pin(client.run(TXNS)));
         }
         Ok(())

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 #[path = "../session/harness.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
 mod harness;
 mod lifecycle;
 mod refusals;

@@ -106,7 +106,7 @@ pub(crate) async fn a_row_that_does_not_fit_its_table_is_refused(world: World) {
     assert_eq!(db.rows("users").await, vec![]);
 }
 
-/// I-7: what is claimed is compared with the fences in the import's own transaction.
+/// What is claimed is compared with the fences in the import's own transaction.
 pub(crate) async fn an_import_that_claims_is_refused_by_fences(world: World) {
     let db = world.shard().await;
     let page = || vec![user_row(3, "a", 1)];

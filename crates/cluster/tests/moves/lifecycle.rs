@@ -140,7 +140,7 @@ pub(crate) async fn tenants_go_with_their_bucket(world: World) {
     assert_eq!(world.stored_on(0, "notes").await, 0);
 }
 
-/// W7, I-12: undoing a move before the cutover touches neither routing nor source, and nothing of other plans.
+/// I-12: (W7) undoing a move before the cutover touches neither routing nor source, and nothing of other plans.
 pub(crate) async fn rollback_is_local_and_append_only(world: World) {
     let name = world.tenant_with_rows("acme", 10).await;
     let other = world.tenant_with_rows("other", 10).await;

@@ -1,6 +1,6 @@
 //! `isles move` as people run it.
 
-use crate::harness::Setup;
+use crate::harness::{Server, Setup, connect};
 use crate::world::{POSTGRES, SQLITE, World, id_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,6 +160,34 @@ async fn a_dry_run_changes_nothing() {
     assert_eq!(world.must(&["cutover", id, "--dry-run"])["stage"], "switching");
     assert_eq!((state().0, world.shard_of(&name).await.as_str()), (routing, "s0"));
     assert_eq!(world.must(&["status", id])["stage"], "ready");
+}
+
+/// A row that is not the same on both sides stops the cutover, is named, and is made equal on request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_difference_is_told_and_repaired() {
+    let urls: Vec<String> = (0..2).map(|_| isles_sim::pgserver::shared().create_database()).collect();
+    let world = World::of(Server::over(&urls).await).await;
+    let name = world.tenant_on("s0", "acme", 9).await;
+    let id = &id_of(&world.must(&["plan", "--tenant", &name, "--to", "s1"]));
+    world.must(&["start", id]);
+    world.must(&["backfill", id]);
+    let target = connect(&urls[1]).await;
+    assert_eq!(target.execute("UPDATE notes SET body = 'damaged' WHERE id = 3", &[]).await.unwrap(), 1);
+    let said = world.moves(&["verify", id]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("1 of 9 rows differ: notes") && said.err.contains("--repair"), "{}", said.err);
+    assert_eq!(world.moves(&["cutover", id, "--json"]).refused(), (1, "55000".into()));
+    assert_eq!(world.moves(&["run", id, "--json"]).refused(), (1, "rows_differ".into()));
+    assert_eq!(world.shard_of(&name).await, "s0");
+    assert_eq!(world.must(&["verify", id, "--repair"])["verification"]["repaired"], 1);
+    assert_eq!(world.must(&["run", id])["stage"], "guarding");
+    assert_eq!(world.shard_of(&name).await, "s1");
+    let other = world.tenant_on("s0", "beta", 2).await;
+    let id = &id_of(&world.must(&["plan", "--tenant", &other, "--to", "s1"]));
+    world.must(&["start", id]);
+    world.must(&["backfill", id]);
+    let waived = world.must(&["cutover", id, "--no-verify"]);
+    assert_eq!((&waived["stage"], &waived["verification"]["status"]), (&"guarding".into(), &"waived".into()));
 }
 
 /// Buckets by number and by share, tenants by pattern.

@@ -43,7 +43,10 @@ impl Said {
 impl World {
     /// A server with a table of each kind that can move.
     pub(crate) async fn start(setup: Setup) -> World {
-        let server = Server::start_with_http(setup).await;
+        World::of(Server::start_with_http(setup).await).await
+    }
+
+    pub(crate) async fn of(server: Server) -> World {
         let admin = connect(server.url()).await;
         for statement in [
             "CREATE TABLE notes (id bigint PRIMARY KEY, body text, n numeric, f float8) WITH (kind = tenant)",

@@ -99,7 +99,7 @@ async fn drive(database: Arc<Database>, id: &PlanId, owner: &str, news: Arc<Noti
         Err(CatalogError::HeldByOther(_)) => return Err(Halt::Superseded),
         Err(error) => return Err(Halt::Later(catalog_error(error))),
     };
-    let token = DriverToken(if database.moves.plants(Planted::OneToken) { 1 } else { lease.0 });
+    let token = DriverToken(lease.0);
     for shard in [&stored.plan.source_shard, &stored.plan.target_shard] {
         let shard = database.shards.get(shard).await?;
         shard.open_stream(&stream_of(&stored.plan), token).await?;

@@ -53,6 +53,7 @@ between_engines! {
     shard_by_other_column_copied,
     there_and_back_again,
     a_difference_is_found_and_repaired,
+    a_mirror_that_forgets_deletes_is_found_out,
 }
 
 between_engines! {

@@ -116,7 +116,7 @@ pub enum Effect {
     FenceGiver,
     /// Mirrors until the taker has every change that the giver has committed.
     Drain,
-    /// Compares the rows that changed last.
+    /// Compares the tables, and the rows if they are few.
     Compare,
     /// Changes the routing and the plan in one commit.
     Switch,

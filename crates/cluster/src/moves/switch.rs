@@ -31,7 +31,7 @@ use std::time::Duration;
 /// How long fences wait for transactions where no client is held up.
 const FENCE_TIME: Duration = Duration::from_secs(10);
 /// A switch compares all rows once more while writers wait, if there are no more than these.
-const COMPARED_ROWS: u64 = 5_000;
+const COMPARED_ROWS: u64 = 1_000;
 /// How often a commit is tried that others overtake.
 const ATTEMPTS: usize = 20;
 

@@ -188,7 +188,7 @@ async fn plant(config: &Config) -> Vec<Stranger> {
         }
         shard.close().await.unwrap();
     }
-    assert!(strangers.len() > 50, "only {} strangers", strangers.len());
+    assert!(strangers.len() >= 20, "only {} strangers", strangers.len());
     for at in 0..count {
         let shard = shard(config, at).await;
         let schema = shard.schema().await.unwrap();

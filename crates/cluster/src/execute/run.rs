@@ -45,6 +45,7 @@ use isles_sql::plan::{
     RewritePlan, ShardsNode, StageNode, StageRows, Touch,
 };
 use isles_sql::types::{Type, carrier};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -328,7 +329,7 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
         access: Access,
     ) -> Result<Outcome, SqlError> {
-        let mut units = units.clone();
+        let mut units = Cow::Borrowed(units.as_slice());
         loop {
             let statement = self.on_shard(fragment, shard, &units, policy)?;
             let error = match self.send(shard, &units, policy, access, vec![statement]).await? {
@@ -336,7 +337,7 @@ impl<'a> Runner<'a> {
                 Err(error) => error,
             };
             // Each time it claims less, so this ends.
-            let kept = matches!(&error, ShardError::Strangers { group } if keep_to_own(&mut units, group));
+            let kept = matches!(&error, ShardError::Strangers { group } if keep_to_own(units.to_mut(), group));
             let shown = noted(self.database, shard, error);
             if !kept {
                 return Err(shown);

@@ -333,14 +333,17 @@ impl Txn {
         bounds: &Bounds,
     ) -> Result<(), SqlError> {
         let shard = open_shard(&self.database, &visit.shard).await?;
-        let transaction = loop {
-            match shard.begin(self.beginning(visit, None, bounds)).await {
+        loop {
+            let begin = self.beginning(visit, None, bounds);
+            match shard.begin(begin.clone()).await {
                 // Each time it claims less, so this ends.
                 Err(ShardError::Strangers { group }) if visit.keep_to_own(&self.database, &group) => {}
-                begun => break begun.map_err(|error| noted(&self.database, &visit.shard, error))?,
+                begun => {
+                    let transaction = begun.map_err(|error| noted(&self.database, &visit.shard, error))?;
+                    return self.add_part(&visit.shard, begin, transaction, turn).await;
+                }
             }
-        };
-        self.add_part(visit, transaction, turn).await
+        }
     }
 
     /// Begins again as a writer, if nothing that it has read has changed.
@@ -352,48 +355,40 @@ impl Txn {
         bounds: &Bounds,
     ) -> Result<(), SqlError> {
         let begin = self.beginning(visit, since, bounds);
-        let begun = open_shard(&self.database, &visit.shard).await?.begin(begin).await;
+        let begun = open_shard(&self.database, &visit.shard).await?.begin(begin.clone()).await;
         let transaction = begun.map_err(|error| noted(&self.database, &visit.shard, error))?;
-        self.add_part(visit, transaction, turn).await
+        self.add_part(&visit.shard, begin, transaction, turn).await
     }
 
     fn beginning(&self, visit: &Visit, since: Option<StateNumber>, bounds: &Bounds) -> Begin {
         Begin {
             claim: Claim { version: visit.version, units: visit.units.clone() },
             acts_for: self.database.acts_on(&visit.shard, &self.acts_for),
-            access: self.access_of(visit),
+            // A PostgreSQL transaction cannot become a writing one later.
+            access: match self.database.shards.engine(&visit.shard) {
+                Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
+                _ => visit.access,
+            },
             isolation: self.modes.isolation,
             limits: bounds.limits(&*self.database.env),
             since,
         }
     }
 
-    /// A PostgreSQL transaction cannot become a writing one later.
-    fn access_of(&self, visit: &Visit) -> Access {
-        match self.database.shards.engine(&visit.shard) {
-            Some(Engine::Postgres) if !self.modes.read_only => Access::Write,
-            _ => visit.access,
-        }
-    }
-
+    /// Adds a part that has begun so. Whom it acts for is not asked again: the shard may have become its tenant's since.
     async fn add_part(
         &mut self,
-        visit: &Visit,
+        shard: &ShardId,
+        begin: Begin,
         mut transaction: Box<dyn Transaction>,
         turn: Option<WriterTurn>,
     ) -> Result<(), SqlError> {
         for savepoint in &self.savepoints {
             transaction.savepoint(&savepoint.name).await.map_err(people)?;
         }
-        let part = Part {
-            transaction,
-            access: self.access_of(visit),
-            acts_for: self.database.acts_on(&visit.shard, &self.acts_for),
-            version: visit.version,
-            claimed: visit.units.clone(),
-            turn,
-        };
-        self.parts.insert(visit.shard.clone(), part);
+        let Begin { claim, acts_for, access, .. } = begin;
+        let part = Part { transaction, access, acts_for, version: claim.version, claimed: claim.units, turn };
+        self.parts.insert(shard.clone(), part);
         Ok(())
     }
 

@@ -443,7 +443,7 @@ fn no_interleaving_of_a_switch_loses_a_write() {
     }
 }
 
-/// I-69: the search finds what is planted.
+/// I-69, planted bug 1, planted bug 4, planted bug 6, planted bug 20, planted bug 23: the search finds what is planted.
 #[test]
 fn the_search_finds_planted_bugs() {
     for (planted, found_as) in [

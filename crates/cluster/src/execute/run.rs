@@ -31,7 +31,6 @@ use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
 use crate::database::strangers::keep_to_own;
 use crate::database::{Database, Held, SchemaGuard, Strategy};
-use crate::moves::Planted;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
@@ -146,7 +145,6 @@ impl<'a> Runner<'a> {
             let result = self.attempt_alone(plan, &policy).await;
             match result {
                 Err(error) if error.moved => policy = self.hold(&mut held, error).await?,
-                Err(error) if error.sqlstate == "08007" && self.database.moves.plants(Planted::RetryIndeterminate) => {}
                 Err(error) if attempt < ATTEMPTS && matches!(error.sqlstate, "40001" | "40P01") => {
                     self.bounds.check(&*self.database.env)?;
                     self.database.env.sleep(pause).await;

@@ -37,6 +37,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// A mirror that is this close has caught up.
 const SMALL_LAG: u64 = 1_000;
+/// Before writers are held, the mirror comes this close, if it can within so many pages.
+const SWITCH_LAG: u64 = 20;
+const SWITCH_PAGES: usize = 20;
 /// How long a switch waits before it fences; nobody else waits yet.
 const WATCH_LIMIT: Duration = Duration::from_secs(5);
 /// Between two tries of a switch.
@@ -96,7 +99,7 @@ async fn drive(database: Arc<Database>, id: &PlanId, owner: &str, news: Arc<Noti
         Err(CatalogError::HeldByOther(_)) => return Err(Halt::Superseded),
         Err(error) => return Err(Halt::Later(catalog_error(error))),
     };
-    let token = DriverToken(if database.moves.plants(Planted::OneToken) { 1 } else { lease.0 });
+    let token = DriverToken(lease.0);
     for shard in [&stored.plan.source_shard, &stored.plan.target_shard] {
         let shard = database.shards.get(shard).await?;
         shard.open_stream(&stream_of(&stored.plan), token).await?;
@@ -367,18 +370,24 @@ impl Driver {
         Ok(())
     }
 
+    /// Mirrors until the lag is small. Writers go on meanwhile, so there is no end to wait for.
     async fn catch_up(&mut self) -> Result<(), Halt> {
         let lane = self.lane.clone();
-        loop {
-            while self.mirror().await?.page(&lane, None).await? == Mirrored::Some {
-                self.tick().await?;
-            }
-            if self.mirror().await?.lag(&lane).await? <= SMALL_LAG {
-                return Ok(());
+        let (bound, pages) = match self.plan().stage {
+            Stage::Switching => (SWITCH_LAG, SWITCH_PAGES),
+            _ => (SMALL_LAG, usize::MAX),
+        };
+        for _ in 0..pages {
+            let mirrored = self.mirror().await?.page(&lane, None).await?;
+            if self.mirror().await?.lag(&lane).await? <= bound {
+                break;
             }
             self.tick().await?;
-            self.database.env.sleep(IDLE).await;
+            if mirrored == Mirrored::Nothing {
+                self.database.env.sleep(IDLE).await;
+            }
         }
+        Ok(())
     }
 
     /// Copies and mirrors side by side.

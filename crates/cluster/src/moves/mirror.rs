@@ -90,12 +90,13 @@ impl Mirror {
         let mut after = self.position;
         loop {
             let page = giver.committed_changes(after, PAGE).await?;
-            if page.changes.is_empty() {
-                return Ok(());
-            }
             let rows = moving(lane, &page.changes, page.through);
             if !rows.is_empty() {
                 lane.taker().await?.apply(lane.changes(rows, None)).await?;
+            }
+            // What comes later is not of what moves.
+            if page.changes.len() < PAGE {
+                return Ok(());
             }
             after = page.through;
         }

@@ -79,14 +79,8 @@ pub enum Planted {
     IgnoreDeletes,
     /// A switch raises the routing version by two (planted bug 6).
     VersionByTwo,
-    /// A statement that may have happened is sent again as a new one (planted bug 7).
-    RetryIndeterminate,
     /// The map is read once and never again (planted bug 8).
     OldMap,
-    /// All drivers have one token, so that a late one is not told from the one that drives (planted bug 20).
-    OneToken,
-    /// Who gives a switch up leaves the fence (planted bug 23).
-    ForgetFence,
     /// What was mirrored last is mirrored again when the target serves (planted bug 24).
     ReplayLast,
 }

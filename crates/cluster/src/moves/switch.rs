@@ -201,9 +201,6 @@ pub(super) async fn open_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
 pub(super) async fn reopen_giver(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
     let version = lane.database.routing.refresh().await?.version();
     let giver = lane.giver().await?;
-    if lane.database.moves.plants(Planted::ForgetFence) {
-        return Ok(());
-    }
     lane.fence_units(&giver, version, FenceMode::Open, FENCE_TIME).await?;
     lane.database.routing.wake();
     if plan.direction == Direction::Forward {

@@ -1,6 +1,7 @@
 //! What a move does, step by step.
 
 use crate::world::{World, buckets, by_itself, tenants};
+use isles_cluster::moves::Planted;
 use isles_cluster::moves::moves::{
     BackfillStatus, Event, Options, Phase, Stage, TailStatus, Units, VerificationStatus,
 };
@@ -140,7 +141,7 @@ pub(crate) async fn tenants_go_with_their_bucket(world: World) {
     assert_eq!(world.stored_on(0, "notes").await, 0);
 }
 
-/// W7, I-12: undoing a move before the cutover touches neither routing nor source, and nothing of other plans.
+/// I-12: (W7) undoing a move before the cutover touches neither routing nor source, and nothing of other plans.
 pub(crate) async fn rollback_is_local_and_append_only(world: World) {
     let name = world.tenant_with_rows("acme", 10).await;
     let other = world.tenant_with_rows("other", 10).await;
@@ -236,6 +237,22 @@ pub(crate) async fn there_and_back_again(world: World) {
         assert_eq!((world.rows_of(&name).await, client.run(all).await), (before.clone(), users.clone()));
         assert_eq!(world.shard_of(&name).await, format!("s{target}"));
     }
+}
+
+/// Planted bug 5: a deleted row that stays with the target is a difference, and the cutover does not come.
+pub(crate) async fn a_mirror_that_forgets_deletes_is_found_out(world: World) {
+    let name = world.tenant_with_rows("acme", 10).await;
+    let world = world.reopen_with(|config| config.planted_move = Some(Planted::IgnoreDeletes)).await;
+    let plan = world.plan(tenants(&[&name]), Options::default()).await.unwrap();
+    world.command(&plan, Event::StartDualWrite).await.unwrap();
+    world.until_stage(&plan, Stage::Capturing).await;
+    world.command(&plan, Event::RunBackfill).await.unwrap();
+    world.until_stage(&plan, Stage::Ready).await;
+    world.client_of(&name).await.run("DELETE FROM notes WHERE id < 3").await;
+    world.database().run_move(plan.id.as_str(), false).await.unwrap();
+    let plan = world.until(&plan, "a verdict", |p| p.verification.status == VerificationStatus::Failed).await;
+    assert_eq!((plan.stage, plan.verification.differing), (Stage::Ready, 9), "three notes and their six tags");
+    assert!(plan.verification.differences.iter().all(|found| found.what == "extra"));
 }
 
 /// A row that is not the same on both sides stops the cutover, is named, and is made equal on request.

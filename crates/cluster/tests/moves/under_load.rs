@@ -127,7 +127,7 @@ pub(crate) async fn transactions_over_a_cutover_commit_or_fail_whole(world: Worl
     assert_eq!(world.client_of(&name).await.run("SELECT n FROM notes").await, ["20"]);
 }
 
-/// W4, I-7: whoever still believes in the old map is refused by the old owner itself, reading and writing.
+/// I-7, I-9: (W4) whoever still believes in the old map is refused by the old owner itself, reading and writing.
 pub(crate) async fn stale_gateway_write_is_fenced(world: World) {
     let name = world.tenant_with_rows("acme", 1).await;
     let old = world.database().current_routing();

@@ -219,7 +219,12 @@ impl World {
 
     /// Closes the database and opens it again, as a restart does.
     pub(crate) async fn restart(self) -> World {
-        let World { db, config } = self;
+        self.reopen_with(|_| {}).await
+    }
+
+    pub(crate) async fn reopen_with(self, change: impl FnOnce(&mut Config)) -> World {
+        let World { db, mut config } = self;
+        change(&mut config);
         db.database.close().await.unwrap();
         let Db { database, folder } = db;
         drop(database);

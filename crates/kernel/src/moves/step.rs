@@ -116,7 +116,7 @@ pub enum Effect {
     FenceGiver,
     /// Mirrors until the taker has every change that the giver has committed.
     Drain,
-    /// Compares the rows that changed last.
+    /// Compares the tables, and the rows if they are few.
     Compare,
     /// Changes the routing and the plan in one commit.
     Switch,
@@ -140,9 +140,14 @@ impl Plan {
             Stage::Copying => &[Effect::Copy],
             Stage::Tailing => &[Effect::CatchUp],
             Stage::Verifying => &[Effect::Verify],
-            Stage::Switching => {
-                &[Effect::WatchTaker, Effect::Drain, Effect::FenceGiver, Effect::Drain, Effect::Compare, Effect::Switch]
-            }
+            Stage::Switching => &[
+                Effect::WatchTaker,
+                Effect::CatchUp,
+                Effect::FenceGiver,
+                Effect::Drain,
+                Effect::Compare,
+                Effect::Switch,
+            ],
             Stage::Unfencing => &[Effect::ReopenGiver],
             Stage::Settling => &[Effect::CloseGiver, Effect::Drain, Effect::OpenTaker],
             Stage::Cleaning => &[Effect::Clean],

@@ -5,7 +5,7 @@ use super::super::output::{Failure, Format, complain};
 use super::super::tenants::server::{Server, literal};
 use super::plan::{one, stage_name};
 use super::show::differing;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use isles_kernel::moves::{Phase, Plan, Stage, TailStatus, Units, VerificationStatus};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub(super) async fn follow(
     goal: Goal,
     format: Format,
 ) -> Result<Plan, Failure> {
-    let bar = Bar::new(&server, &plan, format).await;
+    let bar = Bar::new(&server, &plan, goal, format).await;
     let interrupted = tokio::signal::ctrl_c();
     let watched = tokio::select! {
         watched = watch(server, arguments, plan, goal, &bar) => watched,
@@ -189,19 +189,21 @@ fn aborted(plan: &Plan, why: &str) -> Failure {
 struct Bar(ProgressBar);
 
 impl Bar {
-    async fn new(server: &Server, plan: &Plan, format: Format) -> Bar {
+    async fn new(server: &Server, plan: &Plan, goal: Goal, format: Format) -> Bar {
         if format == Format::Json || !std::io::stderr().is_terminal() {
             return Bar(ProgressBar::hidden());
         }
-        let rows = expected(server, &plan.units).await;
-        let template = match rows {
-            Some(_) => "{bar:30} {pos}/{len} rows {per_sec} {eta} {msg}",
-            None => "{spinner} {pos} rows {per_sec} {msg}",
+        let copies = matches!(goal, Goal::CaughtUp | Goal::Finished);
+        let rows = if copies { expected(server, &plan.units).await } else { None };
+        let template = match (copies, rows) {
+            (true, Some(_)) => "{bar:30} {pos}/{len} rows {rate} {eta} {msg}",
+            (true, None) => "{spinner} {pos} rows {rate} {msg}",
+            (false, _) => "{spinner} {msg}",
         };
         let bar = rows.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         complain(&format!("plan {}: {} from {} to {}", plan.id, plan.units, plan.source_shard, plan.target_shard));
         match ProgressStyle::with_template(template) {
-            Ok(style) => Bar(bar.with_style(style)),
+            Ok(style) => Bar(bar.with_style(style.with_key("rate", rate))),
             Err(_) => Bar(bar),
         }
     }
@@ -216,6 +218,12 @@ impl Bar {
         let lag = plan.tail.lag.map_or(String::new(), |lag| format!(", lag {lag}"));
         self.0.set_message(format!("{} ({}){lag}", plan.phase.name(), stage_name(plan.stage)));
     }
+}
+
+/// Whole rows.
+fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    // A bar that cannot be written is not seen.
+    let _ = write!(out, "{:.0}/s", state.per_sec());
 }
 
 /// How many rows there are to copy, where few questions tell.

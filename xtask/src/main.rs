@@ -69,6 +69,8 @@ enum Command {
 enum Bench {
     /// A SQLite shard beside raw SQLite
     Shard,
+    /// Copies from shard to shard beside what the engines have for it
+    Copy,
     /// Isles beside PostgreSQL, PgBouncer and raw SQLite, over the wire
     Sql,
     /// What tenants cost, and what they cost each other
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
 fn bench(what: Bench, parts: &[String]) -> Step {
     let (package, name) = match what {
         Bench::Shard => ("isles-engine", "shard"),
+        Bench::Copy => ("isles-engine", "copy"),
         Bench::Sql => ("isles", "sql"),
         Bench::Tenants => ("isles", "tenants"),
     };

@@ -5,8 +5,8 @@ use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_engine::postgres::{PostgresOptions, PostgresShard};
 use isles_engine::shard::{
-    ActsFor, Batch, Begin, ImportMode, Incoming, Isolation, KeyRange, Limits, Request, RowVersion, Scope, Shard,
-    Statement, StoredRow,
+    ActsFor, Batch, BatchKind, Begin, ImportMode, Incoming, Isolation, KeyRange, Limits, Request, RowVersion, Scope,
+    Shard, Statement, StoredRow,
 };
 use isles_kernel::change::{Change, Op};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
@@ -1378,6 +1378,9 @@ async fn an_ordinary_user_is_enough() {
     );
     server.run_sql("postgres", "GRANT SET ON PARAMETER session_replication_role TO plain");
     assert_eq!(shard.apply(rows()).await.expect("it was granted").written, 1);
+    // Policies bind whom owns the table and is no superuser, and then the server knows no COPY into it.
+    let copied = Batch { kind: BatchKind::Copy, ..batch(vec![note(Some("a"), 2, 1, None, Some("y"))]) };
+    assert_eq!(shard.apply(copied).await.expect("it is copied").written, 1);
     assert_eq!(shard.changes(shard.seq().await.expect("a position"), 10).await.expect("a page").changes, vec![]);
 }
 

@@ -107,6 +107,14 @@ impl PgServer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// One of the programs that come with the server.
+    pub fn program(&self, name: &str) -> PathBuf {
+        // What is on the path may be a link to some of them.
+        let real = self.bin.join("postgres").canonicalize().ok();
+        let beside = real.and_then(|postgres| Some(postgres.parent()?.join(name)));
+        beside.filter(|program| program.is_file()).unwrap_or_else(|| self.bin.join(name))
+    }
+
     /// The process that all of the server's others are children of; 0 while it is stopped.
     pub fn pid(&self) -> u32 {
         self.postmaster.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_ref().map_or(0, Child::id)

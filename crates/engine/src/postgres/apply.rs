@@ -265,6 +265,12 @@ fn list_of(ty: &Type) -> (Type, Option<String>) {
     list.map_or_else(|| (Type::TEXT_ARRAY, Some(ty.name().to_string())), |list| (list, None))
 }
 
+/// Whether values of a type travel as what they are.
+pub(super) fn is_plain(ty: &Type) -> bool {
+    let member = if let Kind::Array(member) = ty.kind() { member } else { ty };
+    list_of(member).1.is_none()
+}
+
 /// A value that travels as text.
 fn as_text(value: &Value) -> Value {
     let mut text = String::new();
@@ -273,7 +279,7 @@ fn as_text(value: &Value) -> Value {
 }
 
 /// The unit as the hidden column that rows are written with: the bucket, or the tenant or null.
-fn hidden_value(unit: &Unit) -> Option<Value> {
+pub(super) fn hidden_value(unit: &Unit) -> Option<Value> {
     match unit {
         Unit::Bucket(_, bucket) => Some(Value::Int(i64::from(bucket.0))),
         Unit::Tenant(tenant) => Some(tenant.as_ref().map_or(Value::Null, |tenant| Value::text(tenant.as_str()))),
@@ -281,7 +287,7 @@ fn hidden_value(unit: &Unit) -> Option<Value> {
     }
 }
 
-fn hidden_column(table: &Table) -> Option<(&'static str, Type)> {
+pub(super) fn hidden_column(table: &Table) -> Option<(&'static str, Type)> {
     match table.kind {
         TableKind::Hash { .. } => Some((BUCKET_COLUMN, Type::INT4)),
         TableKind::Tenant => Some((TENANT_COLUMN, Type::TEXT)),

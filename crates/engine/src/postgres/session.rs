@@ -15,8 +15,9 @@
 //! one that polled last would be woken.
 
 use crate::text::TextHash;
-use futures::StreamExt;
+use bytes::Bytes;
 use futures::task::noop_waker_ref;
+use futures::{SinkExt, StreamExt};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -220,6 +221,18 @@ impl Session {
         T: ?Sized + ToStatement,
     {
         self.drive(self.client.query_opt(statement, params)).await
+    }
+
+    /// Runs `COPY … FROM STDIN` and sends it these pieces; returns how many rows the server has taken.
+    pub(super) async fn copy_in(&self, statement: &Statement, pieces: Vec<Bytes>) -> Result<u64> {
+        let work = async {
+            let mut sink = pin!(self.client.copy_in(statement).await?);
+            for piece in pieces {
+                sink.send(piece).await?;
+            }
+            sink.finish().await
+        };
+        self.drive(work).await
     }
 
     /// Runs a statement and gives its rows to `take` as they come, until it has had enough. Returns how many rows the

@@ -84,12 +84,13 @@ fn encode_array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, member: &T
         [count, 1].iter().for_each(|bound| out.extend_from_slice(&bound.to_be_bytes()));
     }
     for value in values {
-        array_member(value, member, out)?;
+        encode_field(value, member, out)?;
     }
     Ok(())
 }
 
-fn array_member(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
+/// Writes a value behind its length, as members of arrays and fields of copied rows are.
+pub(super) fn encode_field(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
     if value.is_null() {
         out.extend_from_slice(&(-1i32).to_be_bytes());
         return Ok(());

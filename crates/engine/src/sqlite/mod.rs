@@ -102,7 +102,7 @@ const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
 pub struct SqliteOptions {
     /// The VFS under the checksums; the operating system's when none. The simulator puts its disk here.
     pub base_vfs: Option<String>,
-    /// Page cache of each connection, at most.
+    /// Page cache of each connection, at most; four times as much for rows that come from other shards.
     pub cache_kib: u32,
     /// Readers at once: snapshots and read-only transactions hold one each.
     pub max_readers: usize,

@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 
 /// Groups a job runs before it goes to the end of the pool's own queue, so that one shard cannot hold a thread.
 const GROUPS_PER_JOB: usize = 32;
+/// How many times as large as usual the WAL may be after rows of another shard: each batch of them changes most pages of
+/// an index, and what is moved after every batch is written twice as often. 32 MiB, which are recovered in a moment.
+const APPLY_TIMES: u32 = 8;
 /// How often the janitor looks for requests whose time is up.
 const JANITOR_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -206,7 +209,7 @@ fn run(shared: &Arc<Shared>) {
                 let Some(writer) = &mut writer else { return };
                 let result = writer::run_apply(writer, member);
                 answer(shared, writer, result);
-                settle(shared, writer);
+                settle_after(shared, writer, APPLY_TIMES);
             }
         }
     }
@@ -267,16 +270,20 @@ pub(super) fn publish(shared: &Shared, writer: &mut Writer) {
 
 /// What is due after a commit, and nobody's answer waits for.
 pub(super) fn settle(shared: &Shared, writer: &mut Writer) {
+    settle_after(shared, writer, 1);
+}
+
+fn settle_after(shared: &Shared, writer: &mut Writer, times: u32) {
     let cap = shared.options.max_log_bytes;
     if shared.check_running().is_ok() && log::is_over_cap(writer.state.log_bytes, cap) {
         trim_to_cap(shared, writer, cap);
     }
-    if writer.checkpoint_is_due() {
+    if writer.checkpoint_is_due(times) {
         // A snapshot that an idle reader has kept would hold the WAL back.
         shared.readers.end_snapshots();
-    }
-    if let Err(error) = writer.checkpoint_if_due() {
-        shared.stop(error);
+        if let Err(error) = writer.checkpoint() {
+            shared.stop(error);
+        }
     }
     refuse_if_stopped(shared);
 }

@@ -44,6 +44,10 @@ const STEPS_PER_LOOK: c_int = 1_000;
 /// Lookaside memory of a connection: 16 KiB.
 const LOOKASIDE_BYTES: c_int = 512;
 const LOOKASIDE_SLOTS: c_int = 32;
+/// The applier's page cache, in those of others. Rows come in the order of their key, and hit the pages of each other index
+/// in no order; what does not fit is written to the WAL and read again within one batch. There is at most one applier, for
+/// as long as rows come.
+const APPLIER_CACHES: u32 = 4;
 /// Cursors open at once in a transaction.
 const MAX_CURSORS: usize = 1_000;
 
@@ -277,7 +281,8 @@ impl Db {
         }
         connection.pragma_update(None, "synchronous", options.synchronous())?;
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-        connection.pragma_update(None, "cache_size", -(options.cache_kib as i64))?;
+        let cache_kib = if role == Role::Applier { APPLIER_CACHES * options.cache_kib } else { options.cache_kib };
+        connection.pragma_update(None, "cache_size", -i64::from(cache_kib))?;
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         connection.pragma_update(None, "recursive_triggers", true)?;
         connection.pragma_update(None, "foreign_keys", role != Role::Applier)?;
@@ -519,10 +524,20 @@ impl Db {
         columns: &[DataType],
         mut each: impl FnMut(Row) -> Result<()>,
     ) -> Result<()> {
+        self.own_steps(sql, params, |prepared| each(read_row(prepared, columns)?))
+    }
+
+    /// Runs composed text; at each row `each` reads what it wants of it.
+    pub(super) fn own_steps(
+        &mut self,
+        sql: &str,
+        params: &[Value],
+        mut each: impl FnMut(&Prepared) -> Result<()>,
+    ) -> Result<()> {
         let prepared = self.prepare(sql, Origin::Own)?;
         prepared.bind(params).map_err(|failure| self.explain(Trouble::Sqlite(failure)))?;
         while step(&prepared).map_err(|failure| self.explain(Trouble::Sqlite(failure)))? {
-            each(read_row(&prepared, columns)?)?;
+            each(&prepared)?;
         }
         Ok(())
     }
@@ -861,7 +876,16 @@ fn step(prepared: &Prepared) -> std::result::Result<bool, Failure> {
 }
 
 fn read_row(prepared: &Prepared, columns: &[DataType]) -> Result<Row> {
-    (0..).zip(columns).map(|(index, ty)| value::column(prepared, index, *ty)).collect()
+    read_columns(prepared, 0, columns)
+}
+
+/// The columns of the current row from the one at `first` on.
+pub(super) fn read_columns(prepared: &Prepared, first: c_int, columns: &[DataType]) -> Result<Row> {
+    let mut row = Row::with_capacity(columns.len());
+    for (index, ty) in (first..).zip(columns) {
+        row.push(value::column(prepared, index, *ty)?);
+    }
+    Ok(row)
 }
 
 fn harden(connection: &Connection) -> rusqlite::Result<()> {

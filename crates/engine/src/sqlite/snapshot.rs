@@ -3,9 +3,9 @@
 //! A snapshot is a reader whose transaction stays open: WAL keeps its view while the writer goes on. Its position is
 //! read in that same transaction, so it is exact.
 
-use super::raw::Db;
+use super::raw::{Db, Prepared, read_columns};
 use super::reader::{self, ReaderGuard};
-use super::{OWN_WRITE_TIME, Shared, ddl, format, usage};
+use super::{OWN_WRITE_TIME, Shared, ddl, format, usage, value};
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
 use crate::usage::{TenantRange, UsagePage, check_has_tenants};
@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Encoder, Value};
+use std::ffi::c_int;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +206,13 @@ impl RangeQuery {
     }
 
     fn each(&self, db: &mut Db, table: &Table, mut each: impl FnMut(StoredRow) -> Result<()>) -> Result<()> {
-        db.own_each(&self.sql, &self.params, &self.columns, |row| each(stored(table, row)?))
+        let hidden = table.hidden_columns().len();
+        let (first, own) = (hidden as c_int, &self.columns[hidden..]);
+        let mut last = None;
+        db.own_steps(&self.sql, &self.params, |at| {
+            let unit = unit(table, at, &mut last)?;
+            each(StoredRow { unit, values: read_columns(at, first, own)? })
+        })
     }
 }
 
@@ -226,19 +233,25 @@ pub(super) fn columns(table: &Table) -> Vec<DataType> {
     hidden.iter().copied().chain(table.columns.iter().map(|column| column.ty)).collect()
 }
 
-/// Splits a physical row into its unit and the user's columns.
-pub(super) fn stored(table: &Table, mut row: Vec<Value>) -> Result<StoredRow> {
-    let hidden = table.hidden_columns().len();
-    let values = row.split_off(hidden);
+/// The unit of the row that a statement stands on. `last` is the tenant of the row before, whose name the next one shares.
+fn unit(table: &Table, at: &Prepared, last: &mut Option<TenantId>) -> Result<Unit> {
     let damaged = || ShardError::Corrupt(format!("a row of \"{}\" has no valid {TENANT_COLUMN}", table.name));
-    let unit = match (&table.kind, row.as_slice()) {
-        (TableKind::Hash { group, .. }, [Value::Int(bucket)]) => Unit::Bucket(group.clone(), BucketId(*bucket as u32)),
-        (TableKind::Tenant, [_, Value::Null]) => Unit::Tenant(None),
-        (TableKind::Tenant, [_, Value::Text(tenant)]) => {
-            Unit::Tenant(Some(TenantId::new(tenant.clone()).map_err(|_| damaged())?))
-        }
-        (TableKind::Reference | TableKind::Global, []) => Unit::Shared,
-        _ => return Err(damaged()),
-    };
-    Ok(StoredRow { unit, values })
+    match &table.kind {
+        TableKind::Hash { group, .. } => match value::column(at, 0, DataType::Int4)? {
+            Value::Int(bucket) => Ok(Unit::Bucket(group.clone(), BucketId(bucket as u32))),
+            _ => Err(damaged()),
+        },
+        // Behind the tenant's key.
+        TableKind::Tenant => match value::column(at, 1, DataType::Text)? {
+            Value::Null => Ok(Unit::Tenant(None)),
+            Value::Text(name) => {
+                if last.as_ref().is_none_or(|last| last.as_str() != name) {
+                    *last = Some(TenantId::new(name).map_err(|_| damaged())?);
+                }
+                Ok(Unit::Tenant(last.clone()))
+            }
+            _ => Err(damaged()),
+        },
+        TableKind::Reference | TableKind::Global => Ok(Unit::Shared),
+    }
 }

@@ -14,6 +14,7 @@
 //!   * I-13  a stream's token never falls, and what carries another one changes nothing
 
 use super::raw::Db;
+use super::writer::Writer;
 use super::{OWN_WRITE_TIME, SqliteShard, reader};
 use crate::error::{Result, ShardError};
 use crate::shard::{Batch, DriverToken, FORGET_ROWS, StreamState};
@@ -86,7 +87,13 @@ pub(super) async fn forget(shard: &SqliteShard, stream: &StreamId, driver: Optio
         let found = reader::with_reader(&shard.shared, OWN_WRITE_TIME, move |db| versions(db, &wanted, &from)).await?;
         let next = found.last().filter(|_| found.len() == FORGET_ROWS).cloned();
         let (stream, ends) = (stream.clone(), next.is_none());
-        let forgot = move |writer: &mut super::Writer| forget_chunk(&mut writer.db, &stream, driver, &found, ends);
+        let forgot = move |writer: &mut Writer| {
+            if ends {
+                // The move is over; the next rows of another shard may be long in coming.
+                writer.release_applier();
+            }
+            forget_chunk(&mut writer.db, &stream, driver, &found, ends)
+        };
         shard.write(OWN_WRITE_TIME, forgot).await?;
         match next {
             Some(last) => after = last,

@@ -189,6 +189,11 @@ impl Writer {
         self.applier.as_mut().ok_or_else(|| ShardError::invalid("no applier"))
     }
 
+    /// Closes the applier's connection, with its cache, until it is needed again.
+    pub(super) fn release_applier(&mut self) {
+        self.applier = None;
+    }
+
     pub(super) fn capture(&mut self) -> &mut capture::Capture {
         self.db.capture.as_mut().expect("installed when the writer was opened")
     }
@@ -314,16 +319,13 @@ impl Writer {
         self.db.schema = Some(schema);
     }
 
-    /// Moves the WAL into the database file when it has grown. Returns the error if the shard must stop.
-    pub(super) fn checkpoint_if_due(&mut self) -> Result<()> {
-        if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
+    /// Whether the WAL has grown to so many times its size at which it is moved.
+    pub(super) fn checkpoint_is_due(&self, times: u32) -> bool {
+        self.db.wal_pages().unsigned_abs() >= self.options.checkpoint_pages.saturating_mul(times)
     }
 
-    pub(super) fn checkpoint_is_due(&self) -> bool {
-        self.db.wal_pages().unsigned_abs() >= self.options.checkpoint_pages
-    }
-
-    fn checkpoint(&mut self) -> Result<()> {
+    /// Moves the WAL into the database file. Returns the error if the shard must stop.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
         // SAFETY: the handle is live; a null name means all attached databases, of which there is one.
         let code = unsafe {
             ffi::sqlite3_wal_checkpoint_v2(

@@ -1,6 +1,6 @@
 //! From one engine to the other: a shard's rows are the same wherever they are.
 
-use crate::copying::{batch, check_equal, copied, digest};
+use crate::copying::{batch, check_equal, copied, copies, digest};
 use crate::fixtures::World;
 use crate::given::*;
 use crate::random;
@@ -16,7 +16,7 @@ async fn copy_table(source: &Db, target: &Db, table: &Table) {
     let seq = snapshot.seq();
     let rows = seen::all_rows(&mut *snapshot, &KeyRange::table(&table.name), &mut || 13).await;
     let rows = rows.into_iter().map(|row| copied(table, row, seq)).collect();
-    target.apply(batch(&stream("move"), rows)).await.unwrap();
+    target.apply(copies(&stream("move"), rows)).await.unwrap();
 }
 
 /// I-10: there and back again.

@@ -5,10 +5,11 @@ use crate::fixtures::World;
 use crate::given::*;
 use crate::interleaved;
 use crate::random;
-use isles_engine::shard::{Applied, Batch, Incoming, StreamState};
+use crate::values::{fill, matrix, matrix_rows, stored};
+use isles_engine::shard::{Applied, Batch, Incoming, StoredRow, StreamState};
 use isles_kernel::names::Seq;
-use isles_kernel::schema::{Key, OnChange, Table, Unit};
-use isles_kernel::value::Value;
+use isles_kernel::schema::{Key, OnChange, SqlType, Table, TableKind, Unit};
+use isles_kernel::value::{DataType, Value};
 
 /// Seats of rooms, which are the shard key; nobody has two in a room.
 fn seats() -> Table {
@@ -113,9 +114,7 @@ pub(crate) async fn copied_rows_are_not_captured_and_set_nothing_off(world: Worl
     let db = world.shard_with(tables).await;
     db.alter(crate::changelog::audit_trigger()).await;
     let start = db.listen().await;
-    let of = |table: &Table, unit: Unit, row: Vec<Value>| {
-        copied(table, isles_engine::shard::StoredRow { unit, values: row }, Seq(1))
-    };
+    let of = |table: &Table, unit: Unit, row: Vec<Value>| copied(table, StoredRow { unit, values: row }, Seq(1));
     let [parents, children] = <[Table; 2]>::try_from(family(OnChange::Cascade)).expect("two tables");
     copy(&db, vec![of(&children, Unit::Shared, values![10, 1])]).await;
     for _ in 0..2 {
@@ -125,6 +124,36 @@ pub(crate) async fn copied_rows_are_not_captured_and_set_nothing_off(world: Worl
     }
     assert_eq!((db.count("children").await, db.count("parents").await, db.count("audit").await), (1, 1, 0));
     assert_eq!(db.log_after(start).await, vec![]);
+}
+
+/// I-10
+pub(crate) async fn every_value_survives_a_copy(world: World) {
+    let rows = matrix_rows();
+    let (source, target) = (world.shard_with(vec![matrix()]).await, world.shard_with(vec![matrix()]).await);
+    fill(&source, &rows).await;
+    let copied = source.rows("matrix").await.into_iter().map(|row| copied(&matrix(), row, Seq(1)));
+    assert_eq!(copy(&target, copied.collect()).await.written, rows.len() as u64);
+    let same = target.rows("matrix").await == stored(&rows);
+    assert!(same, "a value changed on its way");
+}
+
+/// I-10: of types that a column was declared as, some of which the server is given as texts.
+pub(crate) async fn values_of_declared_types_survive_a_copy(world: World) {
+    for oids in [[1043, 3802, 1042], [1043, 114, 18]] {
+        let columns = [("id", INT8), ("a", TEXT), ("b", DataType::Json), ("c", TEXT)];
+        let mut typed = table("typed", TableKind::Global, &columns, &["id"]);
+        for (column, oid) in typed.columns[1..].iter_mut().zip(oids) {
+            column.sql_type = Some(SqlType { oid, modifier: -1 });
+        }
+        let db = world.shard_with(vec![typed.clone()]).await;
+        let rows = [
+            vec![Value::Int(1), Value::text("é"), Value::Json("{}".into()), Value::text("x")],
+            vec![Value::Int(2), Value::Null, Value::Null, Value::Null],
+        ];
+        let of = |values: &Vec<Value>| StoredRow { unit: Unit::Shared, values: values.clone() };
+        copy(&db, rows.iter().map(|values| copied(&typed, of(values), Seq(1))).collect()).await;
+        assert_eq!(db.rows("typed").await, rows.iter().map(of).collect::<Vec<_>>(), "{oids:?}");
+    }
 }
 
 /// I-10, I-11, I-34: see `interleaved.rs`.

@@ -241,6 +241,8 @@ on_both_engines! {
         a_rival_of_another_unit_is_not_removed,
         a_copy_that_fails_leaves_nothing,
         copied_rows_are_not_captured_and_set_nothing_off,
+        every_value_survives_a_copy,
+        values_of_declared_types_survive_a_copy,
         copies_and_changes_in_any_order_end_equal,
     }
     streams {

@@ -408,6 +408,15 @@ pub trait Snapshot: Send {
     ) -> Result<Vec<Option<TenantId>>>;
 }
 
+/// Whether a shard that has a schema needs another one to be made; one that has something else takes none.
+pub(crate) fn needs_schema(has: &Schema, wanted: &Schema) -> Result<bool> {
+    match has.version == wanted.version && has.hash() == wanted.hash() {
+        true => Ok(false),
+        false if *has == Schema::default() => Ok(true),
+        false => Err(ShardError::invalid(format!("the shard has schema version {} already", has.version))),
+    }
+}
+
 /// A page of tenants has a size.
 pub(crate) fn check_tenants(tenants: usize) -> Result<()> {
     match tenants {
@@ -639,6 +648,8 @@ pub trait Shard: Send + Sync {
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>>;
+    /// Makes a whole schema, at its version, on a shard that has none; a shard that has it already leaves it.
+    async fn adopt_schema(&self, schema: Arc<Schema>) -> Result<()>;
     async fn schema(&self) -> Result<Arc<Schema>>;
 
     /// Pledges whose names begin with `prefix` and that wait for the word. Empty where they die with the process.

@@ -20,10 +20,11 @@
 //! nothing in a shard but the schema it remembers.
 //!
 //! In reading order: [`relation`] has how relations are named, this file what a schema is, [`apply`] how it changes and
-//! what must hold, [`sql_type`] how PostgreSQL writes a declared type.
+//! what must hold, [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
 
 mod apply;
 mod relation;
+mod script;
 mod sql_type;
 
 pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};

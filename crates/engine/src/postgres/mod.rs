@@ -209,14 +209,25 @@ impl Inner {
     ) -> Result<Arc<Schema>> {
         let conn = self.admin.lend().await?;
         let work = schema::apply(&conn, from, changes).await;
-        let (schema, new) = commit.end(conn, work).await?;
+        Ok(self.follow_schema(commit.end(conn, work).await?))
+    }
+
+    async fn adopt_schema(&self, commit: &Commit, schema: &Schema) -> Result<()> {
+        let conn = self.admin.lend().await?;
+        let work = schema::adopt(&conn, schema).await;
+        self.follow_schema(commit.end(conn, work).await?);
+        Ok(())
+    }
+
+    /// Goes on with the schema that holds now, which may be new.
+    fn follow_schema(&self, (schema, is_new): (Schema, bool)) -> Arc<Schema> {
         let schema = Arc::new(schema);
-        if new {
+        if is_new {
             self.clients.forget_statements();
             self.control.forget_statements();
         }
         self.schema.store(schema.clone());
-        Ok(schema)
+        schema
     }
 
     async fn stats(&self) -> Result<ShardStats> {
@@ -575,6 +586,11 @@ impl Shard for PostgresShard {
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {
         let commit = Commit::default();
         self.inner.within_commit(OWN_LIMIT, &commit, self.inner.apply_schema(&commit, from, &changes)).await
+    }
+
+    async fn adopt_schema(&self, schema: Arc<Schema>) -> Result<()> {
+        let commit = Commit::default();
+        self.inner.within_commit(OWN_LIMIT, &commit, self.inner.adopt_schema(&commit, &schema)).await
     }
 
     async fn schema(&self) -> Result<Arc<Schema>> {

@@ -10,7 +10,7 @@ use super::pool::Conn;
 use super::tenancy::{BACK, OWN};
 use super::{fault, fence};
 use crate::error::{Result, ShardError};
-use crate::shard::SchemaStep;
+use crate::shard::{SchemaStep, needs_schema};
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::collections::BTreeMap;
@@ -73,11 +73,7 @@ async fn lock(conn: &Conn) -> Result<Capture> {
 
 /// Applies changes in one transaction. Returns the schema that holds now, and whether that is new.
 pub(super) async fn apply(conn: &Conn, from: SchemaVersion, changes: &[SchemaChange]) -> Result<(Schema, bool)> {
-    let begin =
-        format!("BEGIN READ WRITE; SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
-    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
-    let capture = lock(conn).await?;
-    let current = load(conn).await?;
+    let (capture, current) = begin(conn).await?;
     if current.version == from {
         let next = current.apply(changes)?;
         run(conn, &current, changes, capture).await?;
@@ -88,6 +84,26 @@ pub(super) async fn apply(conn: &Conn, from: SchemaVersion, changes: &[SchemaCha
         return Ok((current, false));
     }
     Err(ShardError::invalid(format!("the shard's schema is at version {}, not at {from}", current.version)))
+}
+
+/// Begins a transaction that changes the schema: whether tables are captured, and the schema that holds.
+async fn begin(conn: &Conn) -> Result<(Capture, Schema)> {
+    let begin =
+        format!("BEGIN READ WRITE; SET LOCAL lock_timeout = {LOCK_LIMIT_MS}; SET LOCAL client_min_messages = error");
+    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
+    Ok((lock(conn).await?, load(conn).await?))
+}
+
+/// Makes a whole schema where there is none, in one transaction. Returns the schema that holds now, and whether that is
+/// new.
+pub(super) async fn adopt(conn: &Conn, schema: &Schema) -> Result<(Schema, bool)> {
+    let (capture, current) = begin(conn).await?;
+    let is_new = needs_schema(&current, schema)?;
+    if is_new {
+        run(conn, &current, &schema.script(), capture).await?;
+        store(conn, schema).await?;
+    }
+    Ok((schema.clone(), is_new))
 }
 
 /// What `changes` would have made of version `from`.

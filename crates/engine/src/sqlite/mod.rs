@@ -507,6 +507,10 @@ impl Shard for SqliteShard {
         self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::change(writer, from, &changes)).await
     }
 
+    async fn adopt_schema(&self, schema: Arc<Schema>) -> Result<()> {
+        self.submit(SCHEMA_TIME, Company::Alone, move |writer| schema::adopt(writer, &schema)).await
+    }
+
     async fn schema(&self) -> Result<Arc<Schema>> {
         self.shared.check_running()?;
         Ok(self.shared.published.load().schema.clone())

@@ -18,7 +18,7 @@ use super::tenancy;
 use super::writer::{State, Writer};
 use crate::error::{Result, ShardError, SqlError};
 use crate::fence::{Fence, FenceTable};
-use crate::shard::SchemaStep;
+use crate::shard::{SchemaStep, needs_schema};
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, Schema, SchemaChange, Table, plain_name};
 use isles_kernel::value::{DataType, Value};
@@ -33,13 +33,24 @@ pub(super) fn change(writer: &mut Writer, from: SchemaVersion, changes: &[Schema
     if now.version != from {
         return already_changed(writer, from, changes);
     }
+    make(writer, changes, from.next())?;
+    Ok(writer.state.schema.clone())
+}
+
+/// Makes a whole schema where there is none.
+pub(super) fn adopt(writer: &mut Writer, schema: &Schema) -> Result<()> {
+    match needs_schema(&writer.state.schema, schema)? {
+        true => make(writer, &schema.script(), schema.version),
+        false => Ok(()),
+    }
+}
+
+fn make(writer: &mut Writer, changes: &[SchemaChange], version: SchemaVersion) -> Result<()> {
+    let now = writer.state.schema.clone();
     set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, Switch::Off)?;
     let changed = run_all(&mut writer.db, &now, changes);
     set(&writer.db, DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, Switch::On)?;
-    let mut next = changed?;
-    next.version = from.next();
-    writer.set_schema(next)?;
-    Ok(writer.state.schema.clone())
+    writer.set_schema(Schema { version, ..changed? })
 }
 
 /// Makes a change of an open transaction, and captures it: a commit over several shards must be able to tell it.

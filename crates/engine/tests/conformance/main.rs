@@ -303,6 +303,7 @@ on_both_engines! {
     schemas {
         a_new_shard_is_empty,
         the_schema_is_what_its_changes_say,
+        a_schema_is_adopted_whole_and_at_its_version,
         applying_a_change_twice_applies_it_once,
         a_change_from_another_version_is_refused,
         a_failing_change_leaves_all_as_it_was,

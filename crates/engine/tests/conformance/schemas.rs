@@ -13,6 +13,7 @@ use isles_kernel::schema::{
     Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, Table, TableKind,
 };
 use isles_kernel::value::{DataType, Value};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for a task to take its place in line.
@@ -55,6 +56,24 @@ pub(crate) async fn the_schema_is_what_its_changes_say(world: World) {
     assert_eq!(*holds, expected);
     assert_eq!(*db.schema().await.unwrap(), expected);
     assert_eq!(holds.hash(), expected.hash());
+}
+
+/// A shard that comes later has the schema of the others, at their version, and goes on from there.
+pub(crate) async fn a_schema_is_adopted_whole_and_at_its_version(world: World) {
+    let db = world.empty().await;
+    let made = Schema::default().apply(&[create(users()), create(notes()), create(plans())]).unwrap();
+    let made = made.apply(&[seats()]).unwrap().apply(&[unique_name()]).unwrap();
+    for _ in 0..2 {
+        db.adopt_schema(Arc::new(made.clone())).await.unwrap();
+        assert_eq!(*db.schema().await.unwrap(), made);
+    }
+    let next = made.apply(&[SchemaChange::DropKey { table: "plans".into(), key: "plans_name".into() }]).unwrap();
+    let refused = db.adopt_schema(Arc::new(next.clone())).await.unwrap_err();
+    assert!(refused.to_string().contains("has schema version 3"), "{refused}");
+    let changes = vec![SchemaChange::DropKey { table: "plans".into(), key: "plans_name".into() }];
+    assert_eq!(*db.apply_schema(made.version, changes).await.unwrap(), next);
+    db.set_fences(all_open(), Duration::from_secs(5)).await.unwrap();
+    db.write(vec![insert_user(1, "a@x", 1)]).await.unwrap();
 }
 
 /// Whoever repeats a step after a crash finds it done.

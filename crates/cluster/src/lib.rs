@@ -7,6 +7,7 @@
 //!   * [`database`]  a catalog, its shards, and what every session shares
 //!   * [`moves`]     moves of tenants and buckets, carried out
 //!   * `execute`     plans, carried out on the shards
+//!   * `per_shard`   something for each shard, while shards come and go
 //!   * `tenants`     tenants as objects: records, quotas, and what is known of them
 //!   * [`session`]   what a client runs statements with
 
@@ -15,6 +16,7 @@ pub mod commit;
 pub mod database;
 mod execute;
 pub mod moves;
+mod per_shard;
 pub mod roles;
 pub mod session;
 mod tenants;

@@ -11,13 +11,14 @@
 //! Everyone takes latches in the order of names, so nobody waits in a ring.
 
 use isles_kernel::names::ShardId;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::per_shard::PerShard;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 pub(crate) struct Latches {
-    shards: BTreeMap<ShardId, Latch>,
+    shards: PerShard<Latch>,
     /// Counts commits over several shards.
     commits: AtomicU64,
 }
@@ -43,6 +44,15 @@ impl Latches {
     pub(crate) fn new(shards: impl IntoIterator<Item = ShardId>) -> Latches {
         let shards = shards.into_iter().map(|shard| (shard, Latch::default())).collect();
         Latches { shards, commits: AtomicU64::new(0) }
+    }
+
+    /// Takes in a shard that has no part in any commit yet.
+    pub(crate) fn admit(&self, shard: &ShardId) {
+        self.shards.insert(shard.clone(), Latch::default());
+    }
+
+    pub(crate) fn dismiss(&self, shard: &ShardId) {
+        self.shards.remove(shard);
     }
 
     /// The number of the last commit over several shards.

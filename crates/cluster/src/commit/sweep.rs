@@ -96,7 +96,7 @@ async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), Sq
     let version = database.routing.current().version();
     let visit =
         |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: vec![Claimed::Shared] };
-    let mut visits: Vec<Visit> = database.names.iter().map(visit).collect();
+    let mut visits: Vec<Visit> = database.shard_names().iter().map(visit).collect();
     txn.enter(&mut visits, &bounds).await?;
     let insert = Statement::new("INSERT INTO counters (id, n) VALUES ($1, $1)", vec![Value::Int(n)]);
     everywhere(&mut txn, &insert, &bounds).await?;
@@ -153,7 +153,7 @@ async fn work(sim: &Sim, disk: &Disk, told: &mut Told, planted: Option<Planted>,
 /// What each shard has.
 async fn read(database: &Arc<Database>) -> Vec<BTreeMap<i64, i64>> {
     let mut all = Vec::new();
-    for name in &database.names {
+    for name in &database.shard_names() {
         let shard = database.shards.get(name).await.expect("it is open");
         let claim = Claim { version: database.routing.current().version(), units: vec![Claimed::Shared] };
         let select = Statement::new("SELECT id, n FROM counters", vec![]).returning([DataType::Int8; 2]);
@@ -182,7 +182,7 @@ async fn check_schema(database: &Database, rows: &BTreeMap<i64, i64>) -> Result<
         if there.iter().any(|one| *one != there[0]) {
             return Err(format!("of transaction {n} there are {there:?}"));
         }
-        for name in database.names.iter().filter(|_| there[0]) {
+        for name in database.shard_names().iter().filter(|_| there[0]) {
             let shard = database.shards.get(name).await.map_err(|error| error.to_string())?;
             let units = routing::claimed_of(&routing, &group, name);
             let claim = Claim { version: routing.version(), units };

@@ -1,4 +1,5 @@
-//! What the catalog knows of the database itself: decided at its first start, and never again.
+//! What the catalog knows of the database itself: decided at its first start, and never again. Shards that came later, or
+//! have gone, are not told here but in [`super::members`].
 //!
 //! The record is made by compare-and-set. Of two who start at once one decides, and the other finds it decided and is
 //! refused if it was told otherwise.
@@ -39,6 +40,7 @@ impl Strategy {
 pub(super) struct About {
     /// A random number that tells it from every other database.
     pub(super) id: u64,
+    /// Those that it was made with.
     pub(super) shards: Vec<AboutShard>,
     /// Databases from before there were two have none in their record.
     #[serde(default)]
@@ -49,6 +51,13 @@ pub(super) struct About {
 pub(super) struct AboutShard {
     pub(super) name: ShardId,
     engine: String,
+}
+
+impl AboutShard {
+    /// Whether a place is of its engine.
+    pub(super) fn is_at(&self, place: &ShardPlace) -> bool {
+        self.engine == engine_name(place)
+    }
 }
 
 fn key() -> Key {
@@ -89,10 +98,10 @@ pub(super) async fn about(catalog: &dyn Catalog, config: &Config, env: &dyn Env)
 async fn recorded(catalog: &dyn Catalog, config: &Config) -> Result<Option<About>, SqlError> {
     let Some(record) = catalog.get(&key()).await.map_err(catalog_error)?.value else { return Ok(None) };
     let about: About = record.json().map_err(catalog_error)?;
-    if about.shards != configured(config) {
+    if !config.only_if_new && about.shards != configured(config) {
         let known: Vec<String> = about.shards.iter().map(|shard| shard.engine.clone()).collect();
-        let message =
-            format!("the database has {} shards ({}), the configuration another set", known.len(), known.join(", "));
+        let (count, known) = (known.len(), known.join(", "));
+        let message = format!("the database was made with {count} shards ({known}), the configuration has another set");
         return Err(SqlError::new("55000", message).with_hint("open it with the shards it was made with"));
     }
     match config.strategy.filter(|wanted| *wanted != about.strategy) {

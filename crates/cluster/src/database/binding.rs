@@ -86,7 +86,7 @@ impl Database {
             return Ok(Need::Nothing);
         }
         let shard =
-            self.routing.pin(name, &self.names, self.env.now_micros() / 1_000).await?.ok_or_else(no_shard_left)?;
+            self.routing.pin(name, &self.members().receiving(), self.env.now_micros() / 1_000).await?.ok_or_else(no_shard_left)?;
         Ok(Need::Shard(name.clone(), shard))
     }
 
@@ -168,7 +168,7 @@ pub(super) async fn settle(strategy: Strategy, policy: &RoutingPolicy, shards: &
     if strategy == Strategy::Row {
         return Ok(());
     }
-    for name in shards.names() {
+    for name in &shards.names() {
         let shard = shards.get(name).await?;
         if shard.binding().await? == Binding::Shared {
             shard.bind(Binding::Free).await?;
@@ -178,6 +178,14 @@ pub(super) async fn settle(strategy: Strategy, policy: &RoutingPolicy, shards: &
         shards.get(name).await?.bind(Binding::Tenant(tenant.clone())).await?;
     }
     Ok(())
+}
+
+/// Tells a new shard, which nobody has looked at, that it is for one tenant if that is so.
+pub(super) async fn settle_new(strategy: Strategy, shard: &OpenShard) -> Result<(), ShardError> {
+    match strategy {
+        Strategy::Row => Ok(()),
+        Strategy::Adapter => shard.bind(Binding::Free).await,
+    }
 }
 
 /// The tenant that the catalog has given a shard to.
@@ -206,7 +214,7 @@ mod tests {
 
     async fn bound(database: &Database) -> Vec<Binding> {
         let mut found = Vec::new();
-        for name in &database.names {
+        for name in &database.shard_names() {
             found.push(database.shards.get(name).await.unwrap().binding().await.unwrap());
         }
         found
@@ -222,7 +230,7 @@ mod tests {
         for config in [Config::sqlite(folders[0].path(), 3), Config::postgres(folders[1].path(), urls)] {
             let config = Config { strategy: Some(Strategy::Adapter), ..config };
             let database = Database::open(config.clone(), env()).await.unwrap();
-            let names = &database.names;
+            let names = &database.shard_names();
             assert_eq!(database.routing.pin(&tenant("a"), names, 0).await.unwrap().as_ref(), Some(&names[0]));
             assert_eq!(bound(&database).await, [Binding::Free, Binding::Free, Binding::Free]);
             // Another tenant does not get the shard meanwhile.
@@ -243,7 +251,7 @@ mod tests {
             assert_eq!(bound(&database).await, expected);
             assert!(matches!(database.choose_shard(&Tenant::Name(tenant("a"))).await.unwrap(), Need::Nothing));
             let policy = database.routing.current();
-            assert_eq!(policy.shard_of_tenant(&tenant("a")), &database.names[0]);
+            assert_eq!(policy.shard_of_tenant(&tenant("a")), &database.shard_names()[0]);
             database.close().await.unwrap();
         }
     }

@@ -11,6 +11,7 @@
 //!
 //! In reading order:
 //!   * [`about`]     what a database is, from its first start on
+//!   * [`members`]   which shards it has
 //!   * [`shards`]    the shards, open
 //!   * [`routing`]   which shard serves which bucket
 //!   * [`held`]      statements that wait for what is being cut over
@@ -19,6 +20,7 @@
 //!   * [`lock`]      who is inside the schema, and who is alone there
 //!   * [`schema`]    how a transaction changes the schema
 //!   * [`sequence`]  numbers that are unique over all shards
+//!   * [`join`]      how a shard comes, and [`leave`] how it goes
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-6   opening can be interrupted at any point, and begins again
@@ -27,7 +29,10 @@
 mod about;
 pub(crate) mod binding;
 mod held;
+mod join;
+mod leave;
 mod lock;
+pub(crate) mod members;
 pub(crate) mod routing;
 pub(crate) mod schema;
 pub(crate) mod sequence;
@@ -38,6 +43,8 @@ pub use crate::execute::import::GivenRow;
 pub use crate::execute::work::ShardWork;
 pub use about::Strategy;
 pub(crate) use held::Held;
+pub use join::NewShard;
+pub use leave::Owned;
 pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
@@ -53,7 +60,7 @@ use crate::roles;
 use crate::session::plans::Plans;
 use crate::tenants::Tenants;
 pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use binding::Bindings;
 use isles_engine::env::Env;
 use isles_engine::postgres::PostgresOptions;
@@ -65,6 +72,7 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use isles_sql::system;
 use lock::SchemaLock;
+use members::Members;
 use routing::Routing;
 pub(crate) use schema::SchemaGuard;
 use sequence::Sequences;
@@ -93,8 +101,10 @@ pub struct Config {
     pub folder: PathBuf,
     /// As clients name it.
     pub name: String,
-    /// In order; they are called s0, s1, …
+    /// Those that it is made with, in order; they are called s0, s1, …
     pub shards: Vec<ShardPlace>,
+    /// They say nothing of a database that is there.
+    pub only_if_new: bool,
     /// What the database has, if not said; `row` if it is new.
     pub strategy: Option<Strategy>,
     pub sqlite: SqliteOptions,
@@ -111,6 +121,7 @@ impl Config {
             folder: folder.into(),
             name: "isles".into(),
             shards,
+            only_if_new: false,
             strategy: None,
             sqlite: SqliteOptions::default(),
             postgres: PostgresOptions::default(),
@@ -149,8 +160,12 @@ pub struct Database {
     pub(crate) moves: Moves,
     held: Arc<held::Holding>,
     pub(crate) tenants: Tenants,
-    /// In the order of the configuration; the first one has the global tables.
-    pub(crate) names: Vec<ShardId>,
+    /// The first one has the global tables.
+    members: ArcSwap<Members>,
+    /// Held by whoever changes which shards there are.
+    changing_members: tokio::sync::Mutex<()>,
+    /// The shard that is being added: the schema stays as it is meanwhile.
+    joining: ArcSwapOption<ShardId>,
     catalog: Arc<dyn Catalog>,
     /// As last read, for the system relations.
     roles: ArcSwap<Vec<system::Role>>,
@@ -159,6 +174,8 @@ pub struct Database {
     schema_lock: Arc<SchemaLock>,
     /// The catalog has not said whether it has recorded a change of the schema.
     stuck: AtomicBool,
+    /// Prepared transactions that nobody owns are looked for.
+    swept: AtomicBool,
     txns: AtomicU64,
     /// Transactions that are running.
     active: Arc<AtomicUsize>,
@@ -188,8 +205,9 @@ impl Database {
         let catalog = SqliteCatalog::open(path, env.clone(), config.catalog.clone()).await;
         let catalog: Arc<dyn Catalog> = Arc::new(catalog.map_err(|error| cannot(&error))?);
         let about = about::about(&*catalog, &config, &*env).await?;
-        let names: Vec<ShardId> = about.shards.iter().map(|shard| shard.name.clone()).collect();
-        let places = names.iter().cloned().zip(config.shards).collect();
+        let members = members::open(&*catalog, &about, &config).await?;
+        let names: Vec<ShardId> = members.names().cloned().collect();
+        let places = members.shards.iter().map(|member| (member.name.clone(), member.place.clone()));
         let options = (config.sqlite, config.postgres);
         let shards =
             Arc::new(ShardSet::new(places, config.folder, options, about.strategy, catalog.clone(), env.clone()));
@@ -222,7 +240,10 @@ impl Database {
             moves: Moves::new(config.planted_move),
             held: Arc::default(),
             tenants,
-            names,
+            members: ArcSwap::from_pointee(members),
+            changing_members: tokio::sync::Mutex::default(),
+            joining: ArcSwapOption::empty(),
+            swept: AtomicBool::new(false),
             catalog,
             roles: ArcSwap::default(),
             schema: schema::Current::from_pointee(schema),
@@ -235,7 +256,9 @@ impl Database {
         });
         database.learn_roles().await?;
         database.start_sweeper();
+        database.forget_joins().await?;
         database.resume_moves().await?;
+        database.resume_drains();
         database.renew_figures();
         Ok(database)
     }
@@ -291,7 +314,7 @@ impl Database {
 
     /// Looks now and then for prepared transactions that nobody owns; only PostgreSQL keeps such.
     fn start_sweeper(self: &Arc<Self>) {
-        if self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite) {
+        if !self.shards.has(Engine::Postgres) || self.swept.swap(true, Ordering::SeqCst) {
             return;
         }
         let (database, env): (Weak<Database>, _) = (Arc::downgrade(self), self.env.clone());
@@ -318,19 +341,27 @@ impl Database {
     }
 
     /// Where global tables are.
-    pub(crate) fn home(&self) -> &ShardId {
-        &self.names[0]
+    pub(crate) fn home(&self) -> ShardId {
+        self.members().shards[0].name.clone()
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        self.members.load_full()
+    }
+
+    /// The names of its shards, in the order in which they came.
+    pub fn shard_names(&self) -> Vec<ShardId> {
+        self.members().names().cloned().collect()
     }
 
     /// Whether all shards are SQLite files, which decides the default isolation.
     pub(crate) fn is_sqlite(&self) -> bool {
-        self.shards.all().iter().all(|(_, engine)| *engine == Engine::Sqlite)
+        !self.shards.has(Engine::Postgres)
     }
 
     /// The engines that there are, each once.
     pub(crate) fn engines(&self) -> Vec<Engine> {
-        let has = |wanted: &Engine| self.shards.all().iter().any(|(_, engine)| engine == wanted);
-        [Engine::Sqlite, Engine::Postgres].into_iter().filter(has).collect()
+        [Engine::Sqlite, Engine::Postgres].into_iter().filter(|engine| self.shards.has(*engine)).collect()
     }
 
     pub(crate) fn schema(&self) -> Arc<Schema> {
@@ -417,14 +448,14 @@ impl Database {
 
 /// Opens all shards and carries out what was decided before a crash.
 async fn recover(catalog: &dyn Catalog, shards: &ShardSet, prefix: &str) -> Result<(), SqlError> {
-    for name in shards.names() {
+    for name in &shards.names() {
         shards.get(name).await.map_err(|error| error.for_people())?;
     }
     let waiting = decision::recover(catalog, shards, prefix, BTreeSet::new).await?;
     if waiting > 0 {
         return Err(SqlError::new("57P03", "a committed transaction cannot be carried out on one of its shards"));
     }
-    for name in shards.names() {
+    for name in &shards.names() {
         let shard = shards.get(name).await.map_err(|error| error.for_people())?;
         shard.forget_pledges().await.map_err(|error| error.for_people())?;
     }

@@ -213,7 +213,7 @@ impl Routing {
     /// not ours to open.
     pub(crate) async fn set_fences(&self, shards: &ShardSet) -> Result<(), SqlError> {
         let policy = self.current();
-        for name in shards.names() {
+        for name in &shards.names() {
             let shard = shards.get(name).await.map_err(|error| error.for_people())?;
             let known = FenceTable::from_fences(shard.fences().await.map_err(|error| error.for_people())?)
                 .map_err(|error| error.for_people())?;

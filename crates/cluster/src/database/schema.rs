@@ -133,7 +133,7 @@ pub(crate) async fn open(catalog: &dyn Catalog, shards: &ShardSet) -> Result<Sch
         Some(record) => record.json().map_err(catalog_error)?,
         None => Schema::default(),
     };
-    for name in shards.names() {
+    for name in &shards.names() {
         check_shard(shards, name, &schema).await?;
     }
     Ok(schema)
@@ -209,16 +209,17 @@ impl Database {
     /// What `change` makes of the schema of one who is alone.
     pub(crate) async fn next_schema(&self, guard: &SchemaGuard, change: &Change) -> Result<Next, SqlError> {
         debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
+        self.check_joining()?;
         self.check_moves(&change.changes).await?;
         let from = guard.schema.version;
         let applied = guard.schema.apply(&change.changes);
         let next = applied.map_err(|error| isles_engine::error::ShardError::from(error).for_people())?;
         // From the routing that everyone has: however many steps a transaction makes, its version rises by one.
-        let routing = self.routing.with_groups(&groups(&next), &self.names).await?;
+        let routing = self.routing.with_groups(&groups(&next), &self.members().receiving()).await?;
         let numbers = self.renumber(guard, &next, change).await?;
         let fences = |shard: &ShardId| routing.as_ref().map_or(Vec::new(), |(policy, _)| routing::owned(policy, shard));
         let step = |shard: &ShardId| SchemaStep { from, changes: change.changes.clone(), fences: fences(shard) };
-        let steps = self.names.iter().map(|shard| (shard.clone(), step(shard))).collect();
+        let steps = self.members().names().map(|shard| (shard.clone(), step(shard))).collect();
         let guard = SchemaGuard {
             schema: Arc::new(next),
             edition: Edition::Own(self.next_txn().0),

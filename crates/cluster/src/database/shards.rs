@@ -4,10 +4,12 @@
 //! whatever was decided for it is carried out (I-20): between the two, a write of somebody else would find rows that a
 //! commit has not reached.
 
+use super::MAX_SHARDS;
 use super::about::Strategy;
 use super::binding;
 use crate::catalog::Catalog;
 use crate::commit::decision;
+use crate::per_shard::PerShard;
 use arc_swap::ArcSwapOption;
 use isles_engine::env::Env;
 use isles_engine::error::ShardError;
@@ -16,7 +18,7 @@ use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::SqliteOptions;
 use isles_engine::sqlite::fleet::Fleet;
 use isles_kernel::names::ShardId;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type Result<T> = std::result::Result<T, ShardError>;
 
 /// Where a shard is.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ShardPlace {
     /// A file in the database's folder.
     Sqlite,
@@ -55,7 +58,7 @@ impl ShardPlace {
 /// An open shard.
 pub(crate) type OpenShard = Arc<dyn Shard>;
 
-struct Slot {
+pub(super) struct Slot {
     place: ShardPlace,
     /// What is served. Boxed once more, since a fat pointer cannot be swapped.
     open: ArcSwapOption<OpenShard>,
@@ -63,8 +66,14 @@ struct Slot {
     opening: tokio::sync::Mutex<()>,
 }
 
+impl Slot {
+    fn new(place: ShardPlace) -> Slot {
+        Slot { place, open: ArcSwapOption::empty(), opening: tokio::sync::Mutex::new(()) }
+    }
+}
+
 pub(crate) struct ShardSet {
-    slots: BTreeMap<ShardId, Slot>,
+    slots: PerShard<Slot>,
     fleet: Fleet,
     postgres: PostgresOptions,
     strategy: Strategy,
@@ -77,18 +86,16 @@ pub(crate) struct ShardSet {
 
 impl ShardSet {
     pub(crate) fn new(
-        places: Vec<(ShardId, ShardPlace)>,
+        places: impl IntoIterator<Item = (ShardId, ShardPlace)>,
         folder: PathBuf,
         (sqlite, postgres): (SqliteOptions, PostgresOptions),
         strategy: Strategy,
         catalog: Arc<dyn Catalog>,
         env: Arc<dyn Env>,
     ) -> ShardSet {
-        let cap = places.len();
-        let slot = |place| Slot { place, open: ArcSwapOption::empty(), opening: tokio::sync::Mutex::new(()) };
         ShardSet {
-            slots: places.into_iter().map(|(id, place)| (id, slot(place))).collect(),
-            fleet: Fleet::new(folder, env.clone(), sqlite, cap),
+            slots: places.into_iter().map(|(id, place)| (id, Slot::new(place))).collect(),
+            fleet: Fleet::new(folder, env.clone(), sqlite, MAX_SHARDS),
             postgres,
             strategy,
             catalog,
@@ -99,15 +106,49 @@ impl ShardSet {
     }
 
     pub(crate) fn all(&self) -> Vec<(ShardId, Engine)> {
-        self.slots.iter().map(|(id, slot)| (id.clone(), slot.place.engine())).collect()
+        self.slots.all().iter().map(|(id, slot)| (id.clone(), slot.place.engine())).collect()
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &ShardId> {
-        self.slots.keys()
+    pub(crate) fn names(&self) -> Vec<ShardId> {
+        self.slots.all().keys().cloned().collect()
     }
 
     pub(crate) fn engine(&self, id: &ShardId) -> Option<Engine> {
         self.slots.get(id).map(|slot| slot.place.engine())
+    }
+
+    /// Whether there are shards of an engine.
+    pub(crate) fn has(&self, engine: Engine) -> bool {
+        self.slots.all().values().any(|slot| slot.place.engine() == engine)
+    }
+
+    /// Opens a shard that is not among these.
+    pub(super) async fn open_stranger(&self, id: &ShardId, place: &ShardPlace) -> Result<OpenShard> {
+        self.open_anew(id, place).await
+    }
+
+    /// Takes one in that is open and has all that the others have.
+    pub(super) fn admit(&self, shard: OpenShard, place: ShardPlace) {
+        let (id, slot) = (shard.id().clone(), Slot::new(place));
+        slot.open.store(Some(Arc::new(shard)));
+        self.slots.insert(id, slot);
+    }
+
+    /// Closes one for good; its files and tables stay.
+    pub(super) async fn dismiss(&self, id: &ShardId) -> Result<()> {
+        let Some(slot) = self.slots.remove(id) else { return Ok(()) };
+        let _opening = slot.opening.lock().await;
+        let open = slot.open.swap(None);
+        self.let_go(id, &slot.place, open.as_deref()).await
+    }
+
+    /// Closes a shard that nobody uses.
+    pub(super) async fn let_go(&self, id: &ShardId, place: &ShardPlace, open: Option<&OpenShard>) -> Result<()> {
+        match (place, open) {
+            (ShardPlace::Sqlite, _) => self.fleet.close_one(id).await,
+            (ShardPlace::Postgres { .. }, Some(shard)) => shard.close().await,
+            (ShardPlace::Postgres { .. }, None) => Ok(()),
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -119,7 +160,7 @@ impl ShardSet {
         self.serves.store(true, Ordering::SeqCst);
     }
 
-    fn slot(&self, id: &ShardId) -> Result<&Slot> {
+    fn slot(&self, id: &ShardId) -> Result<Arc<Slot>> {
         self.slots.get(id).ok_or_else(|| ShardError::Unavailable(format!("there is no shard {id}")))
     }
 
@@ -128,13 +169,13 @@ impl ShardSet {
         let slot = self.slot(id)?;
         match &*slot.open.load() {
             Some(shard) => Ok(OpenShard::clone(shard)),
-            None => self.open(id, slot).await,
+            None => self.open(id, &slot).await,
         }
     }
 
     /// The shard, opened anew if it has stopped.
     pub(crate) async fn reopen(&self, id: &ShardId) -> Result<OpenShard> {
-        self.open(id, self.slot(id)?).await
+        self.open(id, &*self.slot(id)?).await
     }
 
     async fn open(&self, id: &ShardId, slot: &Slot) -> Result<OpenShard> {
@@ -178,7 +219,7 @@ impl ShardSet {
     /// Lets running work end, and closes all.
     pub(crate) async fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::SeqCst);
-        for slot in self.slots.values() {
+        for slot in self.slots.all().values() {
             let _opening = slot.opening.lock().await;
             if let (ShardPlace::Postgres { .. }, Some(shard)) = (&slot.place, slot.open.swap(None)) {
                 shard.close().await?;

@@ -134,7 +134,7 @@ mod tests {
             let prepared = session.prepare(sql, &[]).await.unwrap();
             session.execute(&prepared, vec![]).await.unwrap();
         }
-        let (g, names) = (group("g"), database.names.clone());
+        let (g, names) = (group("g"), database.shard_names());
         let from = database.shards.get(&names[0]).await.unwrap();
         let to = database.shards.get(&names[1]).await.unwrap();
         let rows = from.snapshot().await.unwrap().page(&KeyRange::table("t"), 1_000).await.unwrap().rows;

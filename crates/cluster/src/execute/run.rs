@@ -730,9 +730,9 @@ impl<'a> Runner<'a> {
                 Ok(vec![(shard, resolver.tenant_claim()?, Some(tenant_value(tenant)?))])
             }
             (InsertTarget::Every, _) => {
-                Ok(self.database.names.iter().map(|shard| (shard.clone(), Claimed::Shared, None)).collect())
+                Ok(self.database.members().names().map(|shard| (shard.clone(), Claimed::Shared, None)).collect())
             }
-            _ => Ok(vec![(self.database.home().clone(), Claimed::Shared, None)]),
+            _ => Ok(vec![(self.database.home(), Claimed::Shared, None)]),
         }
     }
 

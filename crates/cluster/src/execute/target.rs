@@ -39,9 +39,9 @@ impl Resolver<'_> {
     pub(crate) fn resolve(&self, target: &Target, touches: &[Touch], nobody: Nobody) -> Result<Places, SqlError> {
         let places = match target {
             Target::Any => self.whole(touches, [self.any()])?,
-            Target::Home => self.whole(touches, [self.database.home().clone()])?,
+            Target::Home => self.whole(touches, [self.database.home()])?,
             Target::All => self.whole(touches, self.owners(touches))?,
-            Target::Every => self.whole(touches, self.database.names.iter().cloned())?,
+            Target::Every => self.whole(touches, self.database.shard_names())?,
             Target::Tenant => {
                 let (shard, _) = tenant_place(self.inputs.known.tenant(), self.policy)?;
                 self.whole(touches, [shard])?
@@ -56,8 +56,11 @@ impl Resolver<'_> {
     }
 
     fn any(&self) -> ShardId {
-        let names = &self.database.names;
-        self.prefer.clone().unwrap_or_else(|| names[self.database.env.random() as usize % names.len()].clone())
+        let drawn = || {
+            let members = self.database.members();
+            members.shards[self.database.env.random() as usize % members.shards.len()].name.clone()
+        };
+        self.prefer.clone().unwrap_or_else(drawn)
     }
 
     /// Shards that have buckets of what is touched.

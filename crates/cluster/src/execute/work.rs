@@ -4,11 +4,11 @@
 //! Both are noted where a statement goes to a shard: [`super::run`]'s requests, and the parts and cursors of
 //! transactions. A fragment is known by its printed text, which is printed once and shared by all who run it.
 
+use crate::per_shard::PerShard;
 use isles_engine::env::Env;
 use isles_engine::shard::{Outcome, Statement};
 use isles_kernel::names::ShardId;
 use isles_sql::explain::Run;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,20 +34,28 @@ struct Counts {
 }
 
 /// The counters of all shards. Their number is that of the shards, which is bounded.
-pub(crate) struct Works(BTreeMap<ShardId, Counts>);
+pub(crate) struct Works(PerShard<Counts>);
 
 impl Works {
     pub(crate) fn new(shards: impl IntoIterator<Item = ShardId>) -> Works {
         Works(shards.into_iter().map(|shard| (shard, Counts::default())).collect())
     }
 
+    pub(crate) fn admit(&self, shard: &ShardId) {
+        self.0.insert(shard.clone(), Counts::default());
+    }
+
+    pub(crate) fn dismiss(&self, shard: &ShardId) {
+        self.0.remove(shard);
+    }
+
     pub(crate) fn all(&self) -> Vec<(ShardId, ShardWork)> {
-        let read = |(shard, counts): (&ShardId, &Counts)| {
+        let read = |(shard, counts): (&ShardId, &Arc<Counts>)| {
             let [statements, rows, errors, micros] = [&counts.statements, &counts.rows, &counts.errors, &counts.micros]
                 .map(|count| count.load(Ordering::Relaxed));
             (shard.clone(), ShardWork { statements, rows, errors, micros })
         };
-        self.0.iter().map(read).collect()
+        self.0.all().iter().map(read).collect()
     }
 
     pub(crate) fn statements(&self, shard: &ShardId) -> u64 {

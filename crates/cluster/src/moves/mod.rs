@@ -21,6 +21,7 @@
 //!   * [`clean`]   what is left in the end
 //!   * [`driver`]  one plan, from where it is to its end
 //!   * [`operate`] what operators ask and tell
+//!   * [`drain`]   a shard that gives everything away
 //!   * [`work`]    what has been done, for metrics
 //!
 //! Invariants (docs/invariants.md):
@@ -30,6 +31,7 @@
 
 mod clean;
 mod copy;
+mod drain;
 mod driver;
 mod lane;
 mod mirror;
@@ -95,6 +97,8 @@ pub(crate) struct Moves {
     /// Held by whoever says that a shard has strangers, or that it has none any more.
     strangers: tokio::sync::Mutex<()>,
     counted: work::Counted,
+    /// Shards that this process drains.
+    drained: Mutex<BTreeSet<ShardId>>,
 }
 
 impl Moves {
@@ -108,6 +112,10 @@ impl Moves {
 
     fn driven(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Notify>>> {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drained(&self) -> MutexGuard<'_, BTreeSet<ShardId>> {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells all drivers to look up; whether any is left.
@@ -169,13 +177,18 @@ impl Database {
         Ok(plan)
     }
 
+    fn check_moves_exist(&self) -> Result<(), SqlError> {
+        match self.strategy() {
+            Strategy::Row => Ok(()),
+            Strategy::Adapter => Err(SqlError::unsupported("with strategy \"adapter\" a tenant keeps its shard")),
+        }
+    }
+
     async fn draft_move(
         self: &Arc<Self>,
         order: Order,
     ) -> Result<(Plan, Arc<isles_kernel::routing::RoutingPolicy>), SqlError> {
-        if self.strategy() == Strategy::Adapter {
-            return Err(SqlError::unsupported("with strategy \"adapter\" a tenant keeps its shard"));
-        }
+        self.check_moves_exist()?;
         let policy = self.routing.refresh().await?;
         let source = order.source.map_or_else(|| source_of(&order.units, &policy), Ok)?;
         for shard in [&source, &order.target] {

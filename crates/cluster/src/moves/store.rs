@@ -108,6 +108,12 @@ pub(crate) async fn active(catalog: &dyn Catalog) -> Result<Active, SqlError> {
     Ok(read_active(catalog).await?.1)
 }
 
+/// The same, and the condition that nothing of it has changed.
+pub(crate) async fn active_as_read(catalog: &dyn Catalog) -> Result<(Active, Condition), SqlError> {
+    let (record, active) = read_active(catalog).await?;
+    Ok((active, record.as_ref().map_or_else(|| Condition::Absent(active_key()), Record::unchanged)))
+}
+
 /// Refuses what another plan moves already.
 pub(crate) fn check_overlap(units: &Units, active: &Active, policy: &RoutingPolicy) -> Result<(), SqlError> {
     match active.iter().find(|(_, other)| other.units.overlaps(units, policy)) {

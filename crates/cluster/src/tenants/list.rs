@@ -46,7 +46,7 @@ impl TenantList {
         let of_shard =
             |shard: &ShardId| OfShard { shard: shard.clone(), tenants: VecDeque::new(), next: Some(TenantRange::All) };
         TenantList {
-            shards: database.names.iter().map(of_shard).collect(),
+            shards: database.members().names().map(of_shard).collect(),
             database: database.clone(),
             recorded: VecDeque::new(),
             after: None,

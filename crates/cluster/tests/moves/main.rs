@@ -10,6 +10,7 @@
 mod harness;
 mod lifecycle;
 mod refusals;
+mod shards;
 mod under_load;
 mod world;
 
@@ -63,6 +64,15 @@ between_engines! {
     concurrent_moves_same_and_different_tenants,
     ddl_during_move,
     two_operators_race,
+}
+
+between_engines! {
+    shards in all_of_shards:
+    a_shard_comes_and_takes_part,
+    a_shard_comes_while_reference_tables_change,
+    a_shard_is_drained_and_goes,
+    a_drain_goes_on_after_a_restart,
+    shards_that_cannot_come_or_go,
 }
 
 between_engines! {

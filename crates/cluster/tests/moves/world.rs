@@ -24,6 +24,7 @@ pub(crate) enum Pair {
 }
 
 pub(crate) struct World {
+    pub(crate) pair: Pair,
     pub(crate) db: Db,
     pub(crate) config: Config,
 }
@@ -73,7 +74,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let config = Config { shards: places, ..Config::sqlite(folder.path(), 2) };
         let database = Database::open(config.clone(), env()).await.unwrap();
-        let world = World { db: Db { database, folder }, config };
+        let world = World { pair, db: Db { database, folder }, config };
         let mut client = world.db.client();
         for sql in SCHEMA {
             client.run(sql).await;
@@ -223,12 +224,12 @@ impl World {
     }
 
     pub(crate) async fn reopen_with(self, change: impl FnOnce(&mut Config)) -> World {
-        let World { db, mut config } = self;
+        let World { pair, db, mut config } = self;
         change(&mut config);
         db.database.close().await.unwrap();
         let Db { database, folder } = db;
         drop(database);
         let database = Database::open(config.clone(), env()).await.unwrap();
-        World { db: Db { database, folder }, config }
+        World { pair, db: Db { database, folder }, config }
     }
 }

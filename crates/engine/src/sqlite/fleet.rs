@@ -124,6 +124,18 @@ impl Fleet {
         FleetFigures { open_shards: self.slots().open.len(), open_files }
     }
 
+    /// Closes a shard, if it is open.
+    pub async fn close_one(&self, id: &ShardId) -> Result<()> {
+        let slot = self.slots().open.remove(id);
+        match slot {
+            Some(slot) => match slot.shard.lock().await.take() {
+                Some(shard) => shard.close().await,
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
     /// Closes every shard.
     pub async fn close(&self) -> Result<()> {
         let all: Vec<_> = std::mem::take(&mut self.slots().open).into_values().collect();

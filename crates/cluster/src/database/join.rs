@@ -1,0 +1,383 @@
+//! How a shard comes to a database that is being used.
+//!
+//! ```text
+//! opened, and nobody's ─► schema ─► reference tables: copied, mirrored, compared
+//!   ─► alone in the schema: the last changes, fences, the catalog's record ─► everyone knows it
+//! ```
+//!
+//! It owns nothing yet; buckets and tenants are moved to it, or new ones begin there. Until it is recorded nobody asks it
+//! anything: a join that is cut short leaves a file or a database that is never looked at again, and a reader of the
+//! home's log, which is removed at the next start.
+//!
+//! Statements wait for the last step only, as they do for a change of the schema; the schema stays as it is meanwhile.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-7   it serves nothing before its fences say so
+
+use super::members::{self, Member, Members};
+use super::routing::{self, FENCE_TIME};
+use super::shards::{OpenShard, ShardPlace};
+use super::{Active, Database, MAX_SHARDS, SchemaGuard, binding};
+use crate::catalog::{CommitId, Transaction};
+use crate::commit::decision::catalog_error;
+use crate::execute::bounds::Bounds;
+use isles_engine::shard::{
+    Batch, BatchKind, CancelToken, ChangePage, Digest, EVENT_ROWS, Incoming, KeyRange, RowVersion, Shard,
+};
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{Seq, ShardId, StreamId};
+use isles_kernel::schema::{Schema, Table, TableKind, Unit};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Rows copied at once.
+const ROWS: usize = 2_000;
+/// The streams of joins, by which those are found that were cut short.
+const STREAM_PREFIX: &str = "join-";
+/// How often a comparison is made that changes may get between.
+const LOOKS: usize = 5;
+/// Tables of up to so many rows are compared once more while everyone waits.
+const COMPARED_ROWS: u64 = 1_000;
+/// How long everyone waits for the transactions that are running, how often, and how long nobody waits in between.
+const ALONE_TIME: Duration = Duration::from_secs(2);
+const ALONE_TRIES: usize = 30;
+const ALONE_PAUSE: Duration = Duration::from_millis(500);
+
+/// A shard that is to come.
+#[derive(Debug, Clone)]
+pub struct NewShard {
+    /// None: the next number.
+    pub name: Option<ShardId>,
+    pub place: ShardPlace,
+}
+
+/// Says that a shard is being added, until it is dropped.
+struct Joining(Arc<Database>);
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.0.joining.store(None);
+    }
+}
+
+impl Database {
+    /// Adds a shard. It goes on to its end, whoever waits for it.
+    pub async fn add_shard(self: &Arc<Self>, new: NewShard) -> Result<ShardId, SqlError> {
+        let active = self.enter()?;
+        let (reply, answer) = oneshot::channel();
+        let database = self.clone();
+        self.env.spawn(Box::pin(async move {
+            let added = database.join(new, active).await;
+            // Whoever asked may have gone.
+            let _ = reply.send(added);
+        }));
+        answer.await.unwrap_or_else(|_| Err(SqlError::new("57P01", "the database is being closed")))
+    }
+
+    async fn join(self: &Arc<Self>, new: NewShard, _active: Active) -> Result<ShardId, SqlError> {
+        let _one_at_a_time = self.changing_members.lock().await;
+        self.forget_joins().await?;
+        let name = self.new_name(new.name)?;
+        if new.place == ShardPlace::Sqlite {
+            self.give(&name).await?;
+        }
+        let people = |error: isles_engine::error::ShardError| error.for_people();
+        let shard = self.shards.open_stranger(&name, &new.place).await.map_err(people)?;
+        let joined = self.bring_in(&name, &new.place, &shard).await;
+        if joined.is_err() {
+            // It stays as it is, and is nobody's. What went wrong before matters more.
+            let _ = self.shards.let_go(&name, &new.place, Some(&shard)).await;
+        }
+        self.forget_joins().await?;
+        joined?;
+        tracing::info!(shard = %name, engine = ?new.place.engine(), "shard added");
+        Ok(name)
+    }
+
+    /// A name that no shard has had.
+    fn new_name(&self, wanted: Option<ShardId>) -> Result<ShardId, SqlError> {
+        let members = self.members();
+        if members.shards.len() >= MAX_SHARDS {
+            return Err(SqlError::new("54000", format!("a database has at most {MAX_SHARDS} shards")));
+        }
+        let name = wanted.unwrap_or_else(|| members.new_name());
+        members.give(&name)?;
+        Ok(name)
+    }
+
+    /// Gives a name for good: whatever becomes of the join, its file is not another's.
+    async fn give(&self, name: &ShardId) -> Result<(), SqlError> {
+        self.change_members(Transaction::new(), |members| members.give(name)).await?;
+        self.follow_members().await
+    }
+
+    async fn bring_in(self: &Arc<Self>, name: &ShardId, place: &ShardPlace, shard: &OpenShard) -> Result<(), SqlError> {
+        let schema = {
+            let guard = self.hold_schema().await?;
+            self.joining.store(Some(Arc::new(name.clone())));
+            guard.schema.clone()
+        };
+        let _joining = Joining(self.clone());
+        check_unused(&**shard).await?;
+        let people = |error: isles_engine::error::ShardError| error.for_people();
+        shard.adopt_schema(schema.clone()).await.map_err(people)?;
+        let mut copy = Copying::begin(self, shard, &schema).await?;
+        copy.copy().await?;
+        copy.compare().await?;
+        let alone = self.alone_for_join(&mut copy).await?;
+        copy.finish().await?;
+        binding::settle_new(self.strategy, shard).await.map_err(people)?;
+        shard.set_fences(routing::owned(&self.routing.current(), name), FENCE_TIME).await.map_err(people)?;
+        let member = Member { name: name.clone(), place: place.clone(), draining: None };
+        let given = |members: &Members| match place {
+            ShardPlace::Sqlite => Ok(members.clone()),
+            ShardPlace::Postgres { .. } => members.give(name),
+        };
+        self.change_members(Transaction::new(), |members| Ok(given(members)?.with(member.clone()))).await?;
+        self.shards.admit(shard.clone(), place.clone());
+        self.latches.admit(name);
+        self.works.admit(name);
+        self.follow_members().await?;
+        drop(alone);
+        self.start_sweeper();
+        Ok(())
+    }
+
+    /// The schema, alone, when no commit over several shards is under way. Between tries others go on, and their changes
+    /// are mirrored.
+    async fn alone_for_join(self: &Arc<Self>, copy: &mut Copying) -> Result<SchemaGuard, SqlError> {
+        let mut tries = 0;
+        loop {
+            copy.follow().await?;
+            let bounds = Bounds::new(&*self.env, 2 * ALONE_TIME, CancelToken::default());
+            let bounds = Bounds { lock: Some(ALONE_TIME), ..bounds };
+            let refused = match self.hold_schema_alone(&bounds).await {
+                Ok(guard) => match self.are_commits_done().await? {
+                    true => return Ok(guard),
+                    false => SqlError::new("55006", "a transaction over several shards is still being carried out"),
+                },
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries == ALONE_TRIES || self.is_closing() {
+                return Err(refused.with_hint("a transaction that does not end may be in the way; try again"));
+            }
+            self.env.sleep(ALONE_PAUSE).await;
+        }
+    }
+
+    /// Whether every decided commit is carried out everywhere; whoever asks is alone.
+    pub(super) async fn are_commits_done(&self) -> Result<bool, SqlError> {
+        Ok(self.coordinator.sweep().await? == 0 && !self.coordinator.is_busy())
+    }
+
+    /// Changes the record of which shards there are, and whatever else belongs to it, in one commit.
+    pub(super) async fn change_members(
+        &self,
+        with: Transaction,
+        change: impl Fn(&Members) -> Result<Members, SqlError>,
+    ) -> Result<(), SqlError> {
+        let lost = || SqlError::new("XX000", "the record of shards is gone from the catalog");
+        let (known, record) = members::read(self.catalog.as_ref()).await?.ok_or_else(lost)?;
+        let with = with.once(CommitId::random(&*self.env)).when(record.unchanged());
+        let write = with.put_json(members::key(), &change(&known)?).map_err(catalog_error)?;
+        for _ in 0..2 {
+            match self.catalog.commit(write.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(crate::catalog::CatalogError::MayHaveHappened(_)) => {}
+                Err(error) => return Err(catalog_error(error)),
+            }
+        }
+        // Nobody knows which shards there are until the catalog is opened again.
+        self.stuck.store(true, std::sync::atomic::Ordering::SeqCst);
+        Err(SqlError::new("57P03", "the catalog has not said which shards there are").with_hint("restart"))
+    }
+
+    pub(super) async fn follow_members(&self) -> Result<(), SqlError> {
+        if let Some((members, _)) = members::read(self.catalog.as_ref()).await? {
+            self.members.store(Arc::new(members));
+        }
+        Ok(())
+    }
+
+    /// Refuses to change the schema while a shard is being given it.
+    pub(super) fn check_joining(&self) -> Result<(), SqlError> {
+        match &*self.joining.load() {
+            None => Ok(()),
+            Some(name) => Err(SqlError::new("55006", format!("cannot change the schema: shard {name} is being added"))
+                .with_hint("try again when it is there")),
+        }
+    }
+
+    /// Removes readers of the log that joins have left which were cut short.
+    pub(super) async fn forget_joins(&self) -> Result<(), SqlError> {
+        let people = |error: isles_engine::error::ShardError| error.for_people();
+        let home = self.shards.get(&self.home()).await.map_err(people)?;
+        let consumers = home.consumers().await.map_err(people)?;
+        for left in consumers.iter().filter(|consumer| consumer.stream.as_str().starts_with(STREAM_PREFIX)) {
+            home.remove_consumer(&left.stream).await.map_err(people)?;
+        }
+        Ok(())
+    }
+}
+
+/// A shard that has been used is somebody's.
+async fn check_unused(shard: &dyn Shard) -> Result<(), SqlError> {
+    let (fences, schema) = (shard.fences().await, shard.schema().await);
+    let fences = fences.map_err(|error| error.for_people())?;
+    let schema = schema.map_err(|error| error.for_people())?;
+    match fences.is_empty() && *schema == Schema::default() {
+        true => Ok(()),
+        false => Err(SqlError::new("55000", "the new shard is not empty: it is or has been a shard already")
+            .with_hint("give a database that Isles has not used; \"CREATE DATABASE\" makes one")),
+    }
+}
+
+/// The reference tables, on their way from the home to the new shard.
+struct Copying {
+    database: Arc<Database>,
+    home: OpenShard,
+    shard: OpenShard,
+    stream: StreamId,
+    tables: Vec<Table>,
+    position: Seq,
+}
+
+impl Copying {
+    /// From here on changes are captured.
+    async fn begin(database: &Arc<Database>, shard: &OpenShard, schema: &Schema) -> Result<Copying, SqlError> {
+        let stream = StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
+        let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
+        let people = |error: isles_engine::error::ShardError| error.for_people();
+        let home = database.shards.get(&database.home()).await.map_err(people)?;
+        let position = home.add_consumer(&stream).await.map_err(people)?;
+        Ok(Copying { database: database.clone(), home, shard: shard.clone(), stream, tables, position })
+    }
+
+    async fn apply(&self, kind: BatchKind, rows: Vec<Incoming>) -> Result<(), SqlError> {
+        let batch = Batch { stream: self.stream.clone(), driver: None, kind, rows, position: None, cursor: None };
+        self.shard.apply(batch).await.map(drop).map_err(|error| error.for_people())
+    }
+
+    fn version(&self, seq: Seq) -> RowVersion {
+        RowVersion { epoch: self.database.routing.current().version(), seq }
+    }
+
+    async fn copy(&mut self) -> Result<(), SqlError> {
+        for table in &self.tables {
+            let mut range = KeyRange::table(&table.name);
+            loop {
+                let page = {
+                    let mut snapshot = self.home.snapshot().await.map_err(|error| error.for_people())?;
+                    snapshot.page(&range, ROWS).await.map_err(|error| error.for_people())?
+                };
+                let incoming = |row: isles_engine::shard::StoredRow| Incoming {
+                    table: table.name.clone(),
+                    key: table.key_of(&row.unit, &row.values),
+                    unit: row.unit,
+                    version: self.version(Seq(0)),
+                    row: Some(row.values),
+                };
+                self.apply(BatchKind::Copy, page.rows.into_iter().map(incoming).collect()).await?;
+                range.after = page.next;
+                if range.after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies what has changed on the home since.
+    async fn follow(&mut self) -> Result<(), SqlError> {
+        loop {
+            let page = self.home.changes(self.position, *EVENT_ROWS.end()).await;
+            let page = page.map_err(|error| error.for_people())?;
+            if page.through <= self.position {
+                return Ok(());
+            }
+            self.apply_page(&page).await?;
+            self.position = page.through;
+            self.home.advance(&self.stream, self.position).await.map_err(|error| error.for_people())?;
+        }
+    }
+
+    async fn apply_page(&self, page: &ChangePage) -> Result<(), SqlError> {
+        let is_ours = |change: &&isles_kernel::change::Change| {
+            change.unit == Unit::Shared && self.tables.iter().any(|table| table.name == change.table)
+        };
+        let incoming = |change: &isles_kernel::change::Change| Incoming {
+            table: change.table.clone(),
+            unit: change.unit.clone(),
+            key: change.key.clone(),
+            version: self.version(change.seq),
+            row: change.after.clone(),
+        };
+        let rows: Vec<Incoming> = page.changes.iter().filter(is_ours).map(incoming).collect();
+        if rows.is_empty() { Ok(()) } else { self.apply(BatchKind::Changes, rows).await }
+    }
+
+    async fn digests(&self, table: &Table) -> Result<(Digest, Digest), SqlError> {
+        let range = KeyRange::table(&table.name);
+        let of = async |shard: &OpenShard| shard.snapshot().await?.digest(&range).await;
+        let both = async { Ok((of(&self.home).await?, of(&self.shard).await?)) };
+        both.await.map_err(|error: isles_engine::error::ShardError| error.for_people())
+    }
+
+    /// Whether both have the same rows. Changes that come between are mirrored, and it is looked again.
+    async fn compare(&mut self) -> Result<(), SqlError> {
+        for at in 0..self.tables.len() {
+            let mut looks = 0;
+            loop {
+                self.follow().await?;
+                let (home, new) = self.digests(&self.tables[at]).await?;
+                if home == new {
+                    break;
+                }
+                looks += 1;
+                if looks == LOOKS {
+                    // Someone writes all the time. What is small is compared again when nobody does.
+                    match home.rows.max(new.rows) <= COMPARED_ROWS {
+                        true => break,
+                        false => return Err(differs(&self.tables[at])),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the last changes: nobody writes.
+    async fn finish(&mut self) -> Result<(), SqlError> {
+        self.follow().await?;
+        let mut after = self.position;
+        loop {
+            let page = self.home.committed_changes(after, *EVENT_ROWS.end()).await;
+            let page = page.map_err(|error| error.for_people())?;
+            self.apply_page(&page).await?;
+            if page.changes.len() < *EVENT_ROWS.end() {
+                break;
+            }
+            after = page.through;
+        }
+        for table in &self.tables {
+            let range = KeyRange::table(&table.name);
+            let mut snapshot = self.home.snapshot().await.map_err(|error| error.for_people())?;
+            let page = snapshot.page(&range, COMPARED_ROWS as usize + 1).await.map_err(|error| error.for_people())?;
+            drop(snapshot);
+            if page.rows.len() as u64 <= COMPARED_ROWS {
+                let (home, new) = self.digests(table).await?;
+                if home != new {
+                    return Err(differs(table));
+                }
+            }
+        }
+        self.shard.forget_stream(&self.stream, None).await.map_err(|error| error.for_people())
+    }
+}
+
+fn differs(table: &Table) -> SqlError {
+    SqlError::new("XX001", format!("reference table \"{}\" has other rows on the new shard", table.name))
+        .with_hint("try again when fewer write to it")
+}

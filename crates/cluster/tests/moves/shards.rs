@@ -1,0 +1,223 @@
+//! Shards that come and go while the database is used.
+
+use crate::world::{Pair, World, shard, tenants};
+use isles_cluster::database::{NewShard, ShardPlace};
+use isles_kernel::names::ShardId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A place for another shard: of the engine that the pair goes to.
+async fn place(world: &World) -> ShardPlace {
+    match world.pair {
+        Pair::Sqlite => ShardPlace::Sqlite,
+        Pair::Postgres | Pair::SqliteToPostgres => {
+            let url = tokio::task::spawn_blocking(|| isles_sim::pgserver::shared().create_database());
+            ShardPlace::Postgres { url: url.await.unwrap() }
+        }
+    }
+}
+
+async fn add(world: &World) -> ShardId {
+    let place = place(world).await;
+    world.database().add_shard(NewShard { name: None, place }).await.unwrap()
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} does not come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn serves(world: &World, name: &ShardId) -> bool {
+    let policy = world.database().current_routing();
+    let has_buckets = policy.groups().any(|(_, ranges)| ranges.iter().any(|range| range.shard == *name));
+    has_buckets || policy.pins().any(|(_, owner)| owner == name)
+}
+
+async fn until_drained(world: &World, name: &ShardId) {
+    until("the end of the drain", || !serves(world, name)).await;
+    let deadline = Instant::now() + LIMIT;
+    while world.database().moves().await.unwrap().iter().any(|plan| plan.is_active()) {
+        assert!(Instant::now() < deadline, "plans do not end");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A new shard has every table and the rows of reference tables, new tables are spread over it, tenants move to it, and
+/// all of it is there after a restart with the configuration that the database was made with.
+pub(crate) async fn a_shard_comes_and_takes_part(world: World) {
+    let mut client = world.db.client();
+    client.run("CREATE TABLE codes (id int PRIMARY KEY, next int REFERENCES codes (id)) WITH (kind = 'reference')").await;
+    client.run("CREATE VIEW named AS SELECT name FROM plans").await;
+    client.run("CREATE TABLE mine (id serial PRIMARY KEY, plan int REFERENCES plans (id)) WITH (kind = 'tenant')").await;
+    for n in 0..50 {
+        client.run(&format!("INSERT INTO plans VALUES ({n}, 'plan {n}')")).await;
+        client.run(&format!("INSERT INTO codes VALUES ({n}, {n})")).await;
+    }
+    let name = world.tenant_with_rows("acme", 30).await;
+    let before = world.rows_of(&name).await;
+    assert_eq!(add(&world).await, shard(2));
+    assert_eq!((world.stored_on(2, "plans").await, world.stored_on(2, "codes").await), (50, 50));
+    assert_eq!((world.stored_on(2, "notes").await, world.consumers_on(0).await), (0, 0));
+    client.run("INSERT INTO plans VALUES (100, 'late')").await;
+    assert_eq!(world.stored_on(2, "plans").await, 51);
+    client.run("CREATE TABLE later (id bigint PRIMARY KEY)").await;
+    client.run("INSERT INTO later SELECT generate_series(1, 300)").await;
+    assert!(world.stored_on(2, "later").await > 50);
+    world.move_wholly(2, tenants(&[&name])).await;
+    assert_eq!((world.shard_of(&name).await.as_str(), world.rows_of(&name).await), ("s2", before.clone()));
+    let mut tenant = world.client_of(&name).await;
+    tenant.run("INSERT INTO mine (plan) VALUES (100)").await;
+    assert_eq!(tenant.fails("INSERT INTO mine (plan) VALUES (101)").await, "23503");
+    drop((client, tenant));
+    let world = world.restart().await;
+    assert_eq!((world.shard_of(&name).await.as_str(), world.rows_of(&name).await), ("s2", before));
+    let mut client = world.db.client();
+    assert_eq!(client.run("SELECT count(*) FROM later").await, ["300"]);
+    assert_eq!(client.run("SELECT count(*) FROM named").await, ["51"]);
+    drop(client);
+    let world = world.reopen_with(|config| config.only_if_new = true).await;
+    assert_eq!(world.database().shard_names().len(), 3);
+}
+
+/// Rows of reference tables that are written, changed and deleted while a shard comes are the same on all afterwards.
+pub(crate) async fn a_shard_comes_while_reference_tables_change(world: World) {
+    let mut client = world.db.client();
+    client.run("INSERT INTO plans SELECT n, 'plan' FROM generate_series(1, 3000) n").await;
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
+    let writer = {
+        let (stop, done) = (stop.clone(), done.clone());
+        tokio::spawn(async move {
+            for n in 0.. {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let id = n % 3_000 + 1;
+                client.run(&format!("UPDATE plans SET name = 'round {n}' WHERE id = {id}")).await;
+                client.run(&format!("DELETE FROM plans WHERE id = {}", (n * 7) % 3_000 + 1)).await;
+                client.run(&format!("INSERT INTO plans VALUES ({}, 'new')", 10_000 + n)).await;
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+    };
+    until("a writer's first row", || done.load(Ordering::SeqCst) > 3).await;
+    let seen = done.load(Ordering::SeqCst);
+    add(&world).await;
+    add(&world).await;
+    assert!(done.load(Ordering::SeqCst) > seen, "the writer came to work meanwhile");
+    until("more of the writer's", || done.load(Ordering::SeqCst) > seen + 10).await;
+    stop.store(true, Ordering::SeqCst);
+    writer.await.unwrap();
+    let digest = async |n: usize| {
+        let range = isles_engine::shard::KeyRange::table("plans");
+        let shard = world.database().shard(&shard(n)).await.unwrap();
+        shard.snapshot().await.unwrap().digest(&range).await.unwrap()
+    };
+    let home = digest(0).await;
+    for n in 1..4 {
+        assert_eq!(digest(n).await, home, "s{n}");
+    }
+    assert_eq!(world.consumers_on(0).await, 0);
+}
+
+/// Everything that a shard serves goes to the others while clients write, and then the shard goes; its name does not
+/// come back.
+pub(crate) async fn a_shard_is_drained_and_goes(world: World) {
+    let third = add(&world).await;
+    let mut client = world.db.client();
+    client.run("INSERT INTO users SELECT n, 'u' FROM generate_series(1, 400) n").await;
+    let pinned = world.tenant_with_rows("acme", 20).await;
+    world.move_wholly(2, tenants(&[&pinned])).await;
+    let (there, before) = (world.tenant_on(1, "other").await, world.rows_of(&pinned).await);
+    let mut tenant = world.client_of(&there).await;
+    tenant.run("INSERT INTO notes (id, n) VALUES (1, 0)").await;
+    world.database().drain_shard(&shard(1), vec![]).await.unwrap();
+    let mut counted = 0;
+    while serves(&world, &shard(1)) {
+        assert_eq!(tenant.run("UPDATE notes SET n = n + 1 WHERE id = 1").await, ["UPDATE 1"]);
+        client.run("UPDATE users SET n = n + 1 WHERE id = 7").await;
+        counted += 1;
+    }
+    until_drained(&world, &shard(1)).await;
+    assert_eq!(world.stored_on(1, "users").await + world.stored_on(1, "notes").await, 0);
+    client.run("CREATE TABLE later (id bigint PRIMARY KEY)").await;
+    assert!(!serves(&world, &shard(1)), "nothing new comes to a shard that is being drained");
+    world.database().remove_shard(&shard(1)).await.unwrap();
+    assert_eq!(world.database().shard_names(), [shard(0), third]);
+    assert_eq!(tenant.run("SELECT n FROM notes").await, [counted.to_string()]);
+    assert_eq!(client.run("SELECT count(*), sum(n) FROM users").await, [format!("400|{counted}")]);
+    assert_eq!(world.rows_of(&pinned).await, before);
+    let place = place(&world).await;
+    let again = NewShard { name: Some(shard(1)), place };
+    assert_eq!(world.database().add_shard(again).await.unwrap_err().sqlstate, "42710");
+    drop((client, tenant));
+    let world = world.restart().await;
+    assert_eq!(world.database().shard_names().len(), 2);
+    assert_eq!(world.rows_of(&pinned).await, before);
+    let mut client = world.db.client();
+    client.run("INSERT INTO plans VALUES (1, 'after')").await;
+    assert_eq!(client.run("SELECT count(*), sum(n) FROM users").await, [format!("400|{counted}")]);
+    assert_eq!(world.stored_on(2, "plans").await, 1);
+}
+
+/// A drain is a wish that is in the catalog: it goes on after a restart, and ends when it is taken back.
+pub(crate) async fn a_drain_goes_on_after_a_restart(world: World) {
+    let mut client = world.db.client();
+    for n in 0..6 {
+        client.run(&format!("CREATE TABLE t{n} (id bigint PRIMARY KEY) WITH (buckets = 16)")).await;
+        client.run(&format!("INSERT INTO t{n} SELECT generate_series(1, 100)")).await;
+    }
+    add(&world).await;
+    world.database().drain_shard(&shard(1), vec![shard(2)]).await.unwrap();
+    drop(client);
+    let world = world.restart().await;
+    until_drained(&world, &shard(1)).await;
+    let policy = world.database().current_routing();
+    assert!(policy.groups().all(|(_, ranges)| ranges.iter().all(|range| range.shard != shard(1))));
+    let mut client = world.db.client();
+    for n in 0..6 {
+        assert_eq!(client.run(&format!("SELECT count(*) FROM t{n}")).await, ["100"]);
+    }
+    world.database().resume_shard(&shard(1)).await.unwrap();
+    client.run("CREATE TABLE later (id bigint PRIMARY KEY)").await;
+    assert!(serves(&world, &shard(1)), "it takes part again");
+}
+
+/// What is refused changes nothing.
+pub(crate) async fn shards_that_cannot_come_or_go(world: World) {
+    let database = world.database();
+    let code = async |result: Result<(), isles_kernel::error::SqlError>| result.unwrap_err().sqlstate;
+    let unknown = ShardId::new("nowhere").unwrap();
+    assert_eq!(code(database.remove_shard(&unknown).await).await, "42704");
+    assert_eq!(code(database.drain_shard(&unknown, vec![]).await).await, "42704");
+    assert_eq!(code(database.drain_shard(&shard(1), vec![unknown]).await).await, "42704");
+    assert_eq!(code(database.drain_shard(&shard(1), vec![shard(1)]).await).await, "22023");
+    assert_eq!(code(database.drain_shard(&shard(0), vec![]).await).await, "55000");
+    assert_eq!(code(database.remove_shard(&shard(0)).await).await, "55000");
+    let served = database.remove_shard(&shard(1)).await.unwrap_err();
+    assert!(served.message.contains("serves") && served.hint.is_some(), "{served:?}");
+    let taken = NewShard { name: Some(shard(1)), place: ShardPlace::Sqlite };
+    assert_eq!(database.add_shard(taken).await.unwrap_err().sqlstate, "42710");
+    if let ShardPlace::Postgres { url } = &world.config.shards[1] {
+        let twice = NewShard { name: None, place: ShardPlace::Postgres { url: url.clone() } };
+        let refused = database.add_shard(twice).await.unwrap_err();
+        assert!(refused.message.contains("not empty"), "{refused:?}");
+    }
+    let gone = ShardPlace::Postgres { url: "postgres://nobody:secret@127.0.0.1:1/none".into() };
+    let refused = database.add_shard(NewShard { name: None, place: gone }).await.unwrap_err();
+    assert!(refused.sqlstate == "08006" && !refused.message.contains("secret"), "{refused:?}");
+    assert_eq!(database.shard_names().len(), 2);
+    let mut client = world.db.client();
+    client.run("CREATE TABLE later (id bigint PRIMARY KEY)").await;
+    add(&world).await;
+    let name = world.tenant_on(0, "acme").await;
+    world.client_of(&name).await.run("INSERT INTO notes (id) VALUES (1)").await;
+    let plan = world.move_to(2, tenants(&[&name])).await;
+    let busy = database.remove_shard(&shard(2)).await.unwrap_err();
+    assert!(busy.sqlstate == "55006" && busy.message.contains(plan.id.as_str()), "{busy:?}");
+}

@@ -28,6 +28,7 @@ use isles_kernel::names::{
 use isles_kernel::schema::{Schema, SchemaChange, Unit};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -398,6 +399,8 @@ pub trait Snapshot: Send {
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;
     /// What tenants have in all tables, at most so many tenants.
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage>;
+    /// How many rows of a hash table are in each bucket that has some. The whole table is read.
+    async fn bucket_rows(&mut self, table: &str) -> Result<BTreeMap<BucketId, u64>>;
     /// The tenants that have rows in a tenant table, in the order of their names' bytes, the null tenant first: those
     /// after a tenant, at most so many. Rows between two names are not read.
     async fn tenants(

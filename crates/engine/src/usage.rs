@@ -72,6 +72,14 @@ pub(crate) fn loose_names(table: &str, after: Option<&Option<TenantId>>, limit: 
     )
 }
 
+/// Only rows of hash tables have buckets.
+pub(crate) fn check_has_buckets(table: &Table) -> Result<()> {
+    match table.group() {
+        Some(_) => Ok(()),
+        None => Err(ShardError::invalid(format!("table \"{}\" has no buckets", table.name))),
+    }
+}
+
 /// Whether a table has tenants.
 pub(crate) fn check_has_tenants(table: &Table) -> Result<()> {
     match table.kind {

@@ -22,6 +22,7 @@
 //!   * [`driver`]  one plan, from where it is to its end
 //!   * [`operate`] what operators ask and tell
 //!   * [`drain`]   a shard that gives everything away
+//!   * [`rebalance`] which moves would even shards out
 //!   * [`work`]    what has been done, for metrics
 //!
 //! Invariants (docs/invariants.md):
@@ -37,6 +38,7 @@ mod lane;
 mod mirror;
 mod operate;
 mod pace;
+mod rebalance;
 pub(crate) mod store;
 mod switch;
 mod verify;

@@ -18,6 +18,7 @@
 //!   * [`rights`]    what a session may do
 //!   * [`tenants`]   a session's tenant, and CREATE TENANT, ALTER TENANT, DROP TENANT, SHOW TENANTS
 //!   * [`moves`]     CREATE MOVE, ALTER MOVE, SHOW MOVES
+//!   * [`shards`]    CREATE SHARD, ALTER SHARD, DROP SHARD, SHOW REBALANCE
 //!   * [`progress`]  what a long statement says while it runs
 //!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
 //!   * [`configure`] set_config
@@ -38,6 +39,7 @@ mod progress;
 pub mod rights;
 mod roles;
 pub(crate) mod settings;
+mod shards;
 pub(crate) mod statements;
 pub(crate) mod tenants;
 mod transact;

@@ -253,6 +253,10 @@ pub(crate) fn text_field(name: &str) -> Field {
     Field { name: name.into(), ty: isles_sql::types::Type::of(isles_sql::types::TEXT) }
 }
 
+pub(crate) fn number_field(name: &str) -> Field {
+    Field { name: name.into(), ty: isles_sql::types::Type::of(isles_sql::types::INT8) }
+}
+
 /// The columns that a statement returns.
 pub(crate) fn fields_of(statement: &Statement) -> Option<Vec<Field>> {
     match statement {

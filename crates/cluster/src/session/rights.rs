@@ -71,6 +71,7 @@ impl Session {
             Utility::Role(_) => Err(SqlError::new("42501", "permission denied to manage roles")),
             Utility::Tenant(tenant) => self.check_tenant(rank, tenant),
             Utility::Plan(_) => self.check_plan(utility),
+            Utility::Shard(_) => Err(SqlError::new("42501", "permission denied to manage shards")),
             _ if rank != Rank::Tenant => Ok(()),
             Utility::Ddl(_) => Err(SqlError::new("42501", "permission denied to change the schema")),
             Utility::ShowIsles(ShowIsles::Shards | ShowIsles::Routes) => {

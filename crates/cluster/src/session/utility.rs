@@ -1,12 +1,12 @@
 //! Statements that are not about rows: one `match`, and what each does below it in the same order.
 
 use super::cursor::{Cursor, MAX_CURSORS};
-use super::plans::{self, Compiled, Planned, Prepared, text_field};
+use super::plans::{self, Compiled, Planned, Prepared, number_field, text_field};
 use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
-use crate::database::SchemaGuard;
+use crate::database::{Owned, SchemaGuard};
 use crate::database::schema::Change;
 use crate::execute::bounds::{self, Bounds};
 use isles_engine::binding::Binding;
@@ -20,7 +20,7 @@ use isles_sql::bind::utility::{
     DeclareCursor, Discard, Fetch, SetScope, SetValue, ShowIsles, TenantStatement, Utility,
 };
 use isles_sql::tree::Field;
-use isles_sql::types::{INT8, Oid, Type};
+use isles_sql::types::{Oid, Type};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             number_field("bytes"),
             number_field("seq"),
             number_field("commits"),
+            number_field("buckets"),
+            number_field("pinned_tenants"),
         ]),
         Utility::ShowIsles(ShowIsles::Tables) => texts(&["table", "kind", "group", "shard_by", "buckets"]),
         Utility::ShowIsles(ShowIsles::Routes) => {
@@ -58,12 +60,9 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             Some(fields)
         }
         Utility::Plan(statement) => Some(super::moves::fields(statement)),
+        Utility::Shard(statement) => super::shards::fields(statement),
         _ => None,
     }
-}
-
-fn number_field(name: &str) -> Field {
-    Field { name: name.into(), ty: Type::of(INT8) }
 }
 
 fn tenant_fields() -> Vec<Field> {
@@ -145,6 +144,7 @@ impl Session {
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
             Utility::Plan(statement) => self.plan(statement).await,
+            Utility::Shard(statement) => self.change_shards(statement).await,
         }
     }
 
@@ -249,8 +249,11 @@ impl Session {
 
     async fn show_shards(&self) -> Result<Vec<Vec<Value>>> {
         let mut rows = Vec::new();
-        for (name, engine) in self.database.shards.all() {
-            let engine = match engine {
+        let (members, policy) = (self.database.members(), self.database.routing.current());
+        for member in &members.shards {
+            let name = member.name.clone();
+            let owned = Owned::by(&name, &policy);
+            let engine = match member.place.engine() {
                 Engine::Sqlite => "sqlite",
                 Engine::Postgres => "postgres",
             };
@@ -260,7 +263,7 @@ impl Session {
             };
             let tenant = self.shown_tenant(&name).await;
             let (status, stats) = match stats {
-                Ok(stats) => ("open".to_string(), stats),
+                Ok(stats) => (super::shards::status(member.draining.is_some(), owned).to_string(), stats),
                 Err(error) => (error.to_string(), Default::default()),
             };
             let number = |n: u64| Value::Int(n as i64);
@@ -272,6 +275,8 @@ impl Session {
                 number(stats.bytes),
                 number(stats.seq.0),
                 number(stats.commits),
+                number(owned.buckets),
+                number(owned.tenants),
             ]);
         }
         Ok(rows)

@@ -73,6 +73,8 @@ between_engines! {
     a_shard_is_drained_and_goes,
     a_drain_goes_on_after_a_restart,
     shards_that_cannot_come_or_go,
+    shards_by_statements,
+    proposals_even_shards_out,
 }
 
 between_engines! {

@@ -221,3 +221,69 @@ pub(crate) async fn shards_that_cannot_come_or_go(world: World) {
     let busy = database.remove_shard(&shard(2)).await.unwrap_err();
     assert!(busy.sqlstate == "55006" && busy.message.contains(plan.id.as_str()), "{busy:?}");
 }
+
+/// The same by SQL, for administrators.
+pub(crate) async fn shards_by_statements(world: World) {
+    let mut client = world.db.client();
+    let create = match place(&world).await {
+        ShardPlace::Sqlite => "CREATE SHARD east".to_string(),
+        ShardPlace::Postgres { url } => format!("CREATE SHARD east WITH (url = '{url}')"),
+    };
+    assert_eq!(client.run(&create).await, ["east"]);
+    let shown = async |client: &mut crate::harness::Client| -> Vec<Vec<String>> {
+        let rows = client.run("SHOW SHARDS").await;
+        rows.iter().map(|row| row.split('|').map(str::to_string).collect()).collect()
+    };
+    let rows = shown(&mut client).await;
+    assert_eq!((rows.len(), rows[2][0].as_str(), rows[2][2].as_str(), rows[2][7].as_str()), (3, "east", "open", "0"));
+    client.run("CREATE TABLE later (id bigint PRIMARY KEY) WITH (buckets = 12)").await;
+    assert_eq!(shown(&mut client).await[2][7], "4");
+    client.run("ALTER SHARD east DRAIN TO (s1)").await;
+    until_drained(&world, &ShardId::new("east").unwrap()).await;
+    assert_eq!(shown(&mut client).await[2][2], "drained");
+    client.run("ALTER SHARD east RESUME").await;
+    assert_eq!(shown(&mut client).await[2][2], "open");
+    client.run("DROP SHARD east").await;
+    assert_eq!(shown(&mut client).await.len(), 2);
+    assert_eq!(client.fails("DROP SHARD east").await, "42704");
+    client.run("BEGIN").await;
+    assert_eq!(client.fails("CREATE SHARD").await, "25001");
+    client.run("ROLLBACK").await;
+}
+
+/// What is proposed can be carried out as it is said, and makes the shards even.
+pub(crate) async fn proposals_even_shards_out(world: World) {
+    let mut client = world.db.client();
+    client.run("INSERT INTO users SELECT n, 'u' FROM generate_series(1, 600) n").await;
+    for n in 0..20 {
+        let mut tenant = world.client_of(&format!("t{n}")).await;
+        tenant.run("INSERT INTO notes (id) SELECT generate_series(1, 10)").await;
+    }
+    add(&world).await;
+    for by in ["buckets", "rows", "load"] {
+        let proposals = client.run(&format!("SHOW REBALANCE BY {by}")).await;
+        assert!(!proposals.is_empty(), "{by}: a new shard has nothing");
+        assert!(proposals.iter().all(|row| row.contains("|s2|")), "{by}: {proposals:?}");
+    }
+    for row in client.run("SHOW REBALANCE").await {
+        let parts: Vec<&str> = row.split('|').collect();
+        let [kind, what, source, target, _] = parts[..] else { panic!("{row}") };
+        let units = match kind {
+            "tenants" => format!("TENANTS ('{}')", what.replace(", ", "', '")),
+            _ => format!("BUCKETS '{what}'"),
+        };
+        let order = format!("CREATE MOVE OF {units} FROM {source} TO {target} WITH (auto, complete, pause_limit = '10s')");
+        client.run(&order).await;
+    }
+    let deadline = Instant::now() + LIMIT;
+    while world.database().moves().await.unwrap().iter().any(|plan| plan.is_active()) {
+        assert!(Instant::now() < deadline, "plans do not end");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut users = Vec::new();
+    for n in 0..3 {
+        users.push(world.stored_on(n, "users").await);
+    }
+    assert!(users.iter().sum::<usize>() == 600 && users.iter().all(|rows| (120..280).contains(rows)), "{users:?}");
+    assert_eq!(client.run("SHOW REBALANCE").await.iter().filter(|row| row.contains("users/")).count(), 0);
+}

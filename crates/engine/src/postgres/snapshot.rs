@@ -19,11 +19,12 @@ use super::value::Param;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
-use crate::usage::{TenantRange, UsagePage, check_has_tenants};
+use crate::usage::{TenantRange, UsagePage, check_has_buckets, check_has_tenants};
 use async_trait::async_trait;
-use isles_kernel::names::{Seq, TenantId};
+use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder, Value};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tokio_postgres::types::Type;
 
@@ -227,6 +228,13 @@ impl Snapshot for PgSnapshot {
         check_has_tenants(table)?;
         let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
         usage::tenants(conn, table, after, limit).await
+    }
+
+    async fn bucket_rows(&mut self, table: &str) -> Result<BTreeMap<BucketId, u64>> {
+        let table = self.schema.table(table)?;
+        check_has_buckets(table)?;
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::Unavailable("the snapshot is gone".into()))?;
+        usage::bucket_rows(conn, table).await
     }
 
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {

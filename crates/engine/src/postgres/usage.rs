@@ -9,8 +9,9 @@ use super::pool::Conn;
 use super::tenancy::OWN;
 use crate::error::Result;
 use crate::usage::{Gathered, TenantRange, UsagePage, loose_names, tenant_key, tenant_of};
-use isles_kernel::names::TenantId;
-use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::names::{BucketId, TenantId};
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use std::collections::BTreeMap;
 use tokio_postgres::types::{ToSql, Type};
 
 async fn rows(conn: &Conn, sql: &str, params: &[&str]) -> Result<Vec<tokio_postgres::Row>> {
@@ -58,6 +59,14 @@ pub(super) async fn tenants(
     let sql = loose_names(&table_name(&table.name), after, limit);
     let found = rows(conn, &sql, &[after.map_or("", tenant_key)]).await?;
     found.iter().map(|row| tenant_of(row.get(0))).collect()
+}
+
+/// In an open snapshot.
+pub(super) async fn bucket_rows(conn: &Conn, table: &Table) -> Result<BTreeMap<BucketId, u64>> {
+    let (name, bucket) = (table_name(&table.name), quote(BUCKET_COLUMN));
+    let sql = format!("SELECT {bucket}::bigint, count(*) FROM {name} GROUP BY {bucket}");
+    let found = rows(conn, &sql, &[]).await?;
+    Ok(found.iter().map(|row| (BucketId(row.get::<_, i64>(0) as u32), row.get::<_, i64>(1) as u64)).collect())
 }
 
 /// The bytes of a row's values as they are stored: what the server has compressed counts as that.

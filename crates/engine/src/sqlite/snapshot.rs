@@ -8,11 +8,12 @@ use super::reader::{self, ReaderGuard};
 use super::{OWN_WRITE_TIME, Shared, ddl, format, usage, value};
 use crate::error::{Result, ShardError};
 use crate::shard::{Digest, KeyRange, MAX_PAGE_ROWS, Page, Scope, Snapshot, StoredRow, check_tenants};
-use crate::usage::{TenantRange, UsagePage, check_has_tenants};
+use crate::usage::{TenantRange, UsagePage, check_has_buckets, check_has_tenants};
 use async_trait::async_trait;
 use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Encoder, Value};
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -107,6 +108,12 @@ impl Snapshot for SqliteSnapshot {
         check_has_tenants(&table)?;
         let after = after.cloned();
         self.job(OWN_WRITE_TIME, move |db| usage::tenants(db, &table, after.as_ref(), limit)).await
+    }
+
+    async fn bucket_rows(&mut self, table: &str) -> Result<BTreeMap<BucketId, u64>> {
+        let table = self.schema.table(table)?.clone();
+        check_has_buckets(&table)?;
+        self.job(DIGEST_TIME, move |db| usage::bucket_rows(db, &table)).await
     }
 
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage> {

@@ -9,9 +9,10 @@ use super::writer::Writer;
 use crate::error::Result;
 use crate::shard::{Limits, Statement};
 use crate::usage::{Gathered, TenantRange, UsagePage, loose_names, tenant_key, tenant_of};
-use isles_kernel::names::TenantId;
-use isles_kernel::schema::{Schema, TENANT_KEY_COLUMN, Table, TableKind};
+use isles_kernel::names::{BucketId, TenantId};
+use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Value};
+use std::collections::BTreeMap;
 
 pub(super) fn usage(db: &mut Db, schema: &Schema, range: &TenantRange, limit: usize) -> Result<UsagePage> {
     let tables: Vec<&Table> = schema.tables.values().filter(|table| table.kind == TableKind::Tenant).collect();
@@ -56,6 +57,17 @@ pub(super) fn tenants(
     let sql = loose_names(&ddl::quoted(&table.name), after, limit);
     let rows = db.own_text(&sql, &[Value::text(after.map_or("", tenant_key))], &[DataType::Text])?;
     rows.into_iter().flatten().filter_map(name_of).map(tenant_of).collect()
+}
+
+pub(super) fn bucket_rows(db: &mut Db, table: &Table) -> Result<BTreeMap<BucketId, u64>> {
+    let name = ddl::quoted(&table.name);
+    let sql = format!("SELECT {BUCKET_COLUMN}, count(*) FROM {name} GROUP BY {BUCKET_COLUMN}");
+    let rows = db.own_text(&sql, &[], &[DataType::Int4, DataType::Int8])?;
+    let count = |row: Vec<Value>| match row[..] {
+        [Value::Int(bucket), Value::Int(rows)] => Some((BucketId(bucket as u32), rows as u64)),
+        _ => None,
+    };
+    Ok(rows.into_iter().filter_map(count).collect())
 }
 
 fn name_of(value: Value) -> Option<String> {

@@ -350,6 +350,7 @@ on_both_engines! {
     usages {
         usage_is_told_a_page_of_tenants_at_a_time,
         usage_of_one_tenant_is_its_own,
+        rows_are_counted_by_bucket,
         tenants_are_named_a_page_at_a_time,
         bytes_grow_and_shrink_with_the_values,
         a_tenants_rows_go_in_pages_and_are_captured,

@@ -53,6 +53,21 @@ pub(crate) async fn usage_is_told_a_page_of_tenants_at_a_time(world: World) {
     }
 }
 
+pub(crate) async fn rows_are_counted_by_bucket(world: World) {
+    let db = world.shard().await;
+    let mut expected = std::collections::BTreeMap::new();
+    for id in 0..40 {
+        db.put_user(id, &format!("{id}@x"), 0).await;
+        *expected.entry(bucket_of(id)).or_insert(0) += 1;
+    }
+    let mut snapshot = db.snapshot().await.unwrap();
+    db.put_user(41, "late@x", 0).await;
+    assert_eq!(snapshot.bucket_rows("users").await.unwrap(), expected);
+    for other in ["notes", "plans", "nothing"] {
+        assert!(snapshot.bucket_rows(other).await.is_err(), "{other}");
+    }
+}
+
 pub(crate) async fn usage_of_one_tenant_is_its_own(world: World) {
     let db = world.shard().await;
     db.put_note(Some("acme"), 1, "one").await;

@@ -38,12 +38,14 @@
 //! The model in `crates/kernel/tests/moves_model.rs` runs through every interleaving of two drivers, two routers and
 //! two shards.
 
+mod balance;
 mod command;
 mod plan;
 mod step;
 mod text;
 mod units;
 
+pub use balance::{Piece, Proposal, Weigh, Weighed, balance};
 pub use command::Command;
 pub use plan::{
     Backfill, BackfillStatus, Cutover, Difference, Direction, MAX_DESCRIPTION_CHARS, MAX_DIFFERENCES, Options, Phase,

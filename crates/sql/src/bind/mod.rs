@@ -139,6 +139,7 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
         let utility = match own.clone() {
             OwnStatement::Tenant(statement) => utility::Utility::Tenant(statement),
             OwnStatement::Move(statement) => utility::Utility::Plan(statement),
+            OwnStatement::Shard(statement) => utility::Utility::Shard(statement),
         };
         let statement = BoundStatement::Other(Box::new(utility));
         return Ok(Bound { statement, params: Vec::new(), origins: Vec::new() });

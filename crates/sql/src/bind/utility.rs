@@ -15,7 +15,7 @@ mod tests;
 
 use super::ddl::{self, DdlChange, Expressions};
 use crate::copy::{CopyDirection, CopyOptions};
-pub use crate::parse::{MoveOrder, MoveStatement, TenantStatement};
+pub use crate::parse::{MoveOrder, MoveStatement, ShardStatement, TenantStatement};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
@@ -124,6 +124,8 @@ pub enum Utility {
     Tenant(TenantStatement),
     /// About moves and their plans; `Move` is about cursors.
     Plan(MoveStatement),
+    /// Shards that come and go.
+    Shard(ShardStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -354,6 +356,7 @@ impl Utility {
             Utility::Role(role) => role.command_tag(),
             Utility::Tenant(tenant) => tenant.command_tag(),
             Utility::Plan(statement) => statement.command_tag(),
+            Utility::Shard(statement) => statement.command_tag(),
         }
     }
 }

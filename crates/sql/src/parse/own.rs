@@ -1,4 +1,4 @@
-//! Statements that PostgreSQL's grammar does not know: tenants, and moves ([`moves`]).
+//! Statements that PostgreSQL's grammar does not know: tenants, moves ([`moves`]) and shards ([`shards`]).
 //!
 //!     CREATE TENANT [IF NOT EXISTS] name [WITH (quota = value, …)]
 //!     ALTER TENANT name SET (quota = value, …) │ RESET (quota, …)
@@ -11,8 +11,10 @@
 //! applications give them.
 
 mod moves;
+mod shards;
 
 pub use moves::{MoveOrder, MoveStatement};
+pub use shards::ShardStatement;
 
 use super::{Open, Scanner, check_bounds, is_name_start, position, split_by_grammar};
 use isles_kernel::error::SqlError;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 pub enum OwnStatement {
     Tenant(TenantStatement),
     Move(MoveStatement),
+    Shard(ShardStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -72,9 +75,9 @@ pub(super) fn begins(sql: &str) -> bool {
     };
     let (first, second) = (word(), word());
     match first.as_str() {
-        "create" | "alter" => ["tenant", "move"].contains(&second.as_str()),
-        "drop" => second == "tenant",
-        "show" => ["tenant", "tenants", "move", "moves", "routing"].contains(&second.as_str()),
+        "create" | "alter" => ["tenant", "move", "shard"].contains(&second.as_str()),
+        "drop" => ["tenant", "shard"].contains(&second.as_str()),
+        "show" => ["tenant", "tenants", "move", "moves", "routing", "rebalance"].contains(&second.as_str()),
         _ => false,
     }
 }
@@ -83,7 +86,7 @@ pub(super) fn begins(sql: &str) -> bool {
 pub(super) fn pieces(sql: &str) -> Result<Option<Vec<Range<usize>>>, SqlError> {
     // Most texts are told apart without a look at their tokens.
     let has = |word: &str| sql.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
-    if !["tenant", "move", "routing"].into_iter().any(has) {
+    if !["tenant", "move", "routing", "shard", "rebalance"].into_iter().any(has) {
         return Ok(None);
     }
     check_bounds(sql)?;
@@ -319,6 +322,7 @@ pub(super) fn parse(sql: &str) -> Result<OwnStatement, SqlError> {
     let (verb, object) = (tokens.next()?.text, tokens.next()?.text);
     let statement = match object.as_str() {
         "tenant" | "tenants" => OwnStatement::Tenant(tenant(&verb, &object, &mut tokens)?),
+        "shard" | "rebalance" => OwnStatement::Shard(shards::parse(&verb, &mut tokens)?),
         _ => OwnStatement::Move(moves::parse(&verb, &object, &mut tokens)?),
     };
     tokens.end().map(|()| statement)

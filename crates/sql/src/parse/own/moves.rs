@@ -130,21 +130,21 @@ fn named(tokens: &mut Tokens<'_>) -> Result<Token, SqlError> {
     if matches!(token.kind, Kind::Word | Kind::Name | Kind::Text) { Ok(token) } else { Err(tokens.unexpected(&token)) }
 }
 
-fn shard(tokens: &mut Tokens<'_>) -> Result<ShardId, SqlError> {
+pub(super) fn shard(tokens: &mut Tokens<'_>) -> Result<ShardId, SqlError> {
     let token = named(tokens)?;
     let invalid = |error: NameError| SqlError::new("22023", error.to_string()).at(tokens.position(token.at));
     ShardId::new(token.text.clone()).map_err(invalid)
 }
 
 /// `name` or `name = value`.
-struct Choice {
-    name: String,
+pub(super) struct Choice {
+    pub(super) name: String,
     value: Option<Token>,
     at: usize,
 }
 
 /// What follows WITH, each option once.
-fn options(tokens: &mut Tokens<'_>) -> Result<Vec<Choice>, SqlError> {
+pub(super) fn options(tokens: &mut Tokens<'_>) -> Result<Vec<Choice>, SqlError> {
     if !tokens.words(&["with"])? {
         return Ok(Vec::new());
     }
@@ -188,7 +188,7 @@ impl Choice {
         error.at(tokens.position(self.value.as_ref().map_or(self.at, |value| value.at)))
     }
 
-    fn unknown(&self, tokens: &Tokens<'_>, known: &str) -> SqlError {
+    pub(super) fn unknown(&self, tokens: &Tokens<'_>, known: &str) -> SqlError {
         let error = SqlError::new("22023", format!("unrecognized option \"{}\"", self.name));
         error.with_hint(format!("options are {known}")).at(tokens.position(self.at))
     }
@@ -202,7 +202,7 @@ impl Choice {
         }
     }
 
-    fn text(&self, tokens: &Tokens<'_>) -> Result<String, SqlError> {
+    pub(super) fn text(&self, tokens: &Tokens<'_>) -> Result<String, SqlError> {
         let text = self.value.as_ref().filter(|value| matches!(value.kind, Kind::Text | Kind::Word));
         text.map(|value| value.text.clone()).ok_or_else(|| self.wrong(tokens, "a text"))
     }

@@ -1,6 +1,6 @@
 //! The database behind the doors, as the doors need it: roles to check, sessions to speak with.
 
-use crate::config::{Config, Shards};
+use crate::config::{Config, SHARDS, Shards};
 use isles_cluster::catalog::Catalog;
 use isles_cluster::database::{self, Database, ShardWork, TenantWorks};
 use isles_cluster::session::{Login, Session};
@@ -17,6 +17,7 @@ impl Backend {
     /// Opens the database of a configuration, or makes it.
     pub(crate) async fn open(config: &Config) -> Result<Backend, SqlError> {
         let place = match &config.shards {
+            Shards::Unsaid => database::Config { only_if_new: true, ..database::Config::sqlite(&config.data, SHARDS) },
             Shards::Sqlite(count) => database::Config::sqlite(&config.data, *count),
             Shards::Postgres(urls) => database::Config::postgres(&config.data, urls.clone()),
         };
@@ -36,6 +37,18 @@ impl Backend {
     /// A session for one who has logged in.
     pub(crate) fn session(&self, login: Login) -> Result<Session, SqlError> {
         self.database.session(login)
+    }
+
+    /// How many shards there are of each engine, for people.
+    pub(crate) fn shards(&self) -> String {
+        let (sqlite, postgres) = self.database.shard_counts();
+        let of = |count: usize, engine: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {engine} shard")),
+            _ => Some(format!("{count} {engine} shards")),
+        };
+        let each = [of(sqlite, "SQLite"), of(postgres, "PostgreSQL")];
+        each.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
     /// What each shard has done.

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Beside PostgreSQL's own 5432, so that both can run.
 const LISTEN: &str = "127.0.0.1:5499";
 const HTTP: &str = "127.0.0.1:5480";
-const SHARDS: usize = 4;
+pub(crate) const SHARDS: usize = 4;
 
 /// What the command line and the environment say.
 #[derive(clap::Args, Debug, Default, Clone)]
@@ -168,6 +168,8 @@ impl Limits {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Shards {
+    /// Nothing is said: those that the database has, and [`SHARDS`] SQLite files if it is new.
+    Unsaid,
     /// So many SQLite files.
     Sqlite(usize),
     /// PostgreSQL databases, by their URLs.
@@ -248,7 +250,7 @@ fn shards(
             Err(invalid("shards", "shards are either a number of SQLite files or PostgreSQL databases, not both"))
         }
         (None, _, _, urls) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
-        (None, _, count, _) => Ok(Shards::Sqlite(count.unwrap_or(SHARDS))),
+        (None, _, count, _) => Ok(count.map_or(Shards::Unsaid, Shards::Sqlite)),
     }
 }
 
@@ -308,7 +310,7 @@ mod tests {
     fn defaults_need_nothing() {
         let config = resolved(Given::default(), "").unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:5499");
-        assert_eq!((config.shards, config.data), (Shards::Sqlite(4), PathBuf::from("isles-data")));
+        assert_eq!((config.shards, config.data), (Shards::Unsaid, PathBuf::from("isles-data")));
         assert_eq!(config.limits, Limits::default());
     }
 

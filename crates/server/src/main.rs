@@ -53,6 +53,9 @@ enum Mode {
     /// Move tenants and buckets to other shards while they are served
     #[command(subcommand)]
     Move(cli::moves::MoveMode),
+    /// Add, empty and remove shards while the database is used
+    #[command(subcommand)]
+    Shards(cli::shards::ShardsMode),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Mode::Sql(arguments) => (arguments.format(), cli::sql::run(arguments)),
         Mode::Tenants(mode) => (mode.format(), cli::tenants::run(mode)),
         Mode::Move(mode) => (mode.format(), cli::moves::run(mode)),
+        Mode::Shards(mode) => (mode.format(), cli::shards::run(mode)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

@@ -82,6 +82,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// How many shards there are of each engine, for people.
+    pub(crate) fn shards(&self) -> String {
+        self.backend.shards()
+    }
+
     /// Opens everything. When it returns, clients can connect.
     pub(crate) async fn start(config: &Config, given_password: Option<String>) -> Result<Server, CannotStart> {
         let tls = match &config.tls {

@@ -10,8 +10,8 @@
 //!
 //! Everyone takes latches in the order of names, so nobody waits in a ring.
 
-use isles_kernel::names::ShardId;
 use crate::per_shard::PerShard;
+use isles_kernel::names::ShardId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

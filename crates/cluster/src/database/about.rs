@@ -11,7 +11,6 @@ use super::{Config, ShardPlace};
 use crate::catalog::{Catalog, CatalogError, Key, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_engine::env::Env;
-use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use serde::{Deserialize, Serialize};
@@ -56,7 +55,7 @@ pub(super) struct AboutShard {
 impl AboutShard {
     /// Whether a place is of its engine.
     pub(super) fn is_at(&self, place: &ShardPlace) -> bool {
-        self.engine == engine_name(place)
+        self.engine == place.engine_name()
     }
 }
 
@@ -64,16 +63,9 @@ fn key() -> Key {
     Key::new("database/about").expect("a constant without control characters")
 }
 
-fn engine_name(place: &ShardPlace) -> &'static str {
-    match place.engine() {
-        Engine::Sqlite => "sqlite",
-        Engine::Postgres => "postgres",
-    }
-}
-
 fn configured(config: &Config) -> Vec<AboutShard> {
     let name = |n: usize| ShardId::new(format!("s{n}")).expect("a letter and a number are a valid name");
-    let shard = |(n, place): (usize, &ShardPlace)| AboutShard { name: name(n), engine: engine_name(place).into() };
+    let shard = |(n, place): (usize, &ShardPlace)| AboutShard { name: name(n), engine: place.engine_name().into() };
     config.shards.iter().enumerate().map(shard).collect()
 }
 

@@ -85,8 +85,11 @@ impl Database {
         if self.bindings.shard_of(name).is_some() {
             return Ok(Need::Nothing);
         }
-        let shard =
-            self.routing.pin(name, &self.members().receiving(), self.env.now_micros() / 1_000).await?.ok_or_else(no_shard_left)?;
+        let shard = self
+            .routing
+            .pin(name, &self.members().receiving(), self.env.now_micros() / 1_000)
+            .await?
+            .ok_or_else(no_shard_left)?;
         Ok(Need::Shard(name.clone(), shard))
     }
 

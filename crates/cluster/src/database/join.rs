@@ -247,7 +247,8 @@ struct Copying {
 impl Copying {
     /// From here on changes are captured.
     async fn begin(database: &Arc<Database>, shard: &OpenShard, schema: &Schema) -> Result<Copying, SqlError> {
-        let stream = StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
+        let stream =
+            StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
         let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
         let people = |error: isles_engine::error::ShardError| error.for_people();
         let home = database.shards.get(&database.home()).await.map_err(people)?;

@@ -6,7 +6,7 @@
 //!   * I-7   what the routing sends to a shard, the shard is there for
 
 use super::Database;
-use super::members::Draining;
+use super::members::{Draining, Member};
 use crate::catalog::Transaction;
 use crate::execute::bounds::Bounds;
 use crate::moves::store;
@@ -15,6 +15,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::TableKind;
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ use std::time::Duration;
 const ALONE_TIME: Duration = Duration::from_secs(10);
 
 /// What a shard has to serve.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Owned {
     pub buckets: u64,
-    /// Tenants that are pinned to it.
-    pub tenants: u64,
+    pub pinned_tenants: u64,
 }
 
 impl Owned {
@@ -34,7 +35,7 @@ impl Owned {
         let ranges = policy.groups().flat_map(|(_, ranges)| ranges).filter(|range| range.shard == *shard);
         Owned {
             buckets: ranges.map(|range| u64::from(range.last.0 - range.first.0) + 1).sum(),
-            tenants: policy.pins().filter(|(_, owner)| *owner == shard).count() as u64,
+            pinned_tenants: policy.pins().filter(|(_, owner)| *owner == shard).count() as u64,
         }
     }
 
@@ -43,12 +44,38 @@ impl Owned {
     }
 }
 
+/// A shard, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShardInfo {
+    pub shard: ShardId,
+    pub engine: &'static str,
+    /// Everything on it goes elsewhere.
+    pub draining: bool,
+    #[serde(flatten)]
+    pub owned: Owned,
+}
+
 impl Database {
+    /// Its shards, in the order in which they came, and what each serves.
+    pub fn shard_infos(&self) -> Vec<ShardInfo> {
+        let policy = self.routing.current();
+        let info = |member: &Member| ShardInfo {
+            shard: member.name.clone(),
+            engine: member.place.engine_name(),
+            draining: member.draining.is_some(),
+            owned: Owned::by(&member.name, &policy),
+        };
+        self.members().shards.iter().map(info).collect()
+    }
+
     fn check_member(&self, name: &ShardId) -> Result<(), SqlError> {
         match self.members().get(name) {
             Some(_) => Ok(()),
-            None => Err(SqlError::new("42704", format!("there is no shard {name}"))
-                .with_hint("SHOW SHARDS lists the shards")),
+            None => {
+                Err(SqlError::new("42704", format!("there is no shard {name}"))
+                    .with_hint("SHOW SHARDS lists the shards"))
+            }
         }
     }
 
@@ -157,7 +184,7 @@ fn check_owns_nothing(name: &ShardId, policy: &RoutingPolicy) -> Result<(), SqlE
         true => Ok(()),
         false => {
             let message =
-                format!("shard {name} serves {} buckets and {} pinned tenants", owned.buckets, owned.tenants);
+                format!("shard {name} serves {} buckets and {} pinned tenants", owned.buckets, owned.pinned_tenants);
             Err(SqlError::new("55000", message).with_hint(format!("run \"isles shards drain {name}\" first")))
         }
     }

@@ -186,11 +186,8 @@ mod tests {
 
     #[test]
     fn a_name_is_given_once() {
-        let member = |name: &str| Member {
-            name: ShardId::new(name).expect("valid"),
-            place: ShardPlace::Sqlite,
-            draining: None,
-        };
+        let member =
+            |name: &str| Member { name: ShardId::new(name).expect("valid"), place: ShardPlace::Sqlite, draining: None };
         let mut members = Members::of(["s0", "s1"].map(member));
         for name in ["s2", "east", "s7"] {
             members = members.give(&member(name).name).expect("it is new").with(member(name));

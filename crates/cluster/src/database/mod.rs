@@ -44,7 +44,7 @@ pub use crate::execute::work::ShardWork;
 pub use about::Strategy;
 pub(crate) use held::Held;
 pub use join::NewShard;
-pub use leave::Owned;
+pub use leave::{Owned, ShardInfo};
 pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
@@ -357,6 +357,13 @@ impl Database {
     /// Whether all shards are SQLite files, which decides the default isolation.
     pub(crate) fn is_sqlite(&self) -> bool {
         !self.shards.has(Engine::Postgres)
+    }
+
+    /// How many shards are SQLite files, and how many PostgreSQL databases.
+    pub fn shard_counts(&self) -> (usize, usize) {
+        let all = self.shards.all();
+        let sqlite = all.iter().filter(|(_, engine)| *engine == Engine::Sqlite).count();
+        (sqlite, all.len() - sqlite)
     }
 
     /// The engines that there are, each once.

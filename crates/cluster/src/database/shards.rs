@@ -47,6 +47,13 @@ impl std::fmt::Debug for ShardPlace {
 }
 
 impl ShardPlace {
+    pub(crate) fn engine_name(&self) -> &'static str {
+        match self {
+            ShardPlace::Sqlite => "sqlite",
+            ShardPlace::Postgres { .. } => "postgres",
+        }
+    }
+
     pub(crate) fn engine(&self) -> Engine {
         match self {
             ShardPlace::Sqlite => Engine::Sqlite,

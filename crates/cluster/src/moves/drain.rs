@@ -215,7 +215,8 @@ mod tests {
     }
 
     fn counts(policy: &RoutingPolicy, group: &GroupName, shards: usize) -> Vec<u32> {
-        let of = |n: usize| policy.ranges(group).unwrap_or_default().iter().filter(move |range| range.shard == shard(n));
+        let of =
+            |n: usize| policy.ranges(group).unwrap_or_default().iter().filter(move |range| range.shard == shard(n));
         (0..shards).map(|n| of(n).map(|range| range.last.0 - range.first.0 + 1).sum()).collect()
     }
 

@@ -6,11 +6,10 @@ use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
-use crate::database::{Owned, SchemaGuard};
 use crate::database::schema::Change;
+use crate::database::{Owned, SchemaGuard};
 use crate::execute::bounds::{self, Bounds};
 use isles_engine::binding::Binding;
-use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::schema::{Schema, SchemaChange, TableKind};
@@ -253,10 +252,6 @@ impl Session {
         for member in &members.shards {
             let name = member.name.clone();
             let owned = Owned::by(&name, &policy);
-            let engine = match member.place.engine() {
-                Engine::Sqlite => "sqlite",
-                Engine::Postgres => "postgres",
-            };
             let stats = match self.database.shards.get(&name).await {
                 Ok(shard) => shard.stats().await,
                 Err(error) => Err(error),
@@ -269,14 +264,14 @@ impl Session {
             let number = |n: u64| Value::Int(n as i64);
             rows.push(vec![
                 Value::text(name.as_str()),
-                Value::text(engine),
+                Value::text(member.place.engine_name()),
                 Value::Text(status),
                 tenant,
                 number(stats.bytes),
                 number(stats.seq.0),
                 number(stats.commits),
                 number(owned.buckets),
-                number(owned.tenants),
+                number(owned.pinned_tenants),
             ]);
         }
         Ok(rows)

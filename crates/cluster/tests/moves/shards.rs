@@ -52,9 +52,13 @@ async fn until_drained(world: &World, name: &ShardId) {
 /// all of it is there after a restart with the configuration that the database was made with.
 pub(crate) async fn a_shard_comes_and_takes_part(world: World) {
     let mut client = world.db.client();
-    client.run("CREATE TABLE codes (id int PRIMARY KEY, next int REFERENCES codes (id)) WITH (kind = 'reference')").await;
+    client
+        .run("CREATE TABLE codes (id int PRIMARY KEY, next int REFERENCES codes (id)) WITH (kind = 'reference')")
+        .await;
     client.run("CREATE VIEW named AS SELECT name FROM plans").await;
-    client.run("CREATE TABLE mine (id serial PRIMARY KEY, plan int REFERENCES plans (id)) WITH (kind = 'tenant')").await;
+    client
+        .run("CREATE TABLE mine (id serial PRIMARY KEY, plan int REFERENCES plans (id)) WITH (kind = 'tenant')")
+        .await;
     for n in 0..50 {
         client.run(&format!("INSERT INTO plans VALUES ({n}, 'plan {n}')")).await;
         client.run(&format!("INSERT INTO codes VALUES ({n}, {n})")).await;
@@ -272,7 +276,8 @@ pub(crate) async fn proposals_even_shards_out(world: World) {
             "tenants" => format!("TENANTS ('{}')", what.replace(", ", "', '")),
             _ => format!("BUCKETS '{what}'"),
         };
-        let order = format!("CREATE MOVE OF {units} FROM {source} TO {target} WITH (auto, complete, pause_limit = '10s')");
+        let order =
+            format!("CREATE MOVE OF {units} FROM {source} TO {target} WITH (auto, complete, pause_limit = '10s')");
         client.run(&order).await;
     }
     let deadline = Instant::now() + LIMIT;

@@ -13,7 +13,8 @@ impl Schema {
         self.script_tables(&mut script);
         script.extend(self.objects.values().cloned().map(SchemaChange::CreateObject));
         script.extend(self.views.values().cloned().map(SchemaChange::CreateView));
-        let comment = |(on, text): &(_, String)| SchemaChange::SetComment { on: Clone::clone(on), text: Some(text.clone()) };
+        let comment =
+            |(on, text): &(_, String)| SchemaChange::SetComment { on: Clone::clone(on), text: Some(text.clone()) };
         script.extend(self.comments.iter().map(comment));
         script
     }

@@ -13,5 +13,6 @@ pub(crate) mod shard_files;
 pub(crate) mod client;
 pub(crate) mod moves;
 pub(crate) mod serve;
+pub(crate) mod shards;
 pub(crate) mod sql;
 pub(crate) mod tenants;

@@ -2,7 +2,7 @@
 
 use super::files::read_config;
 use super::output::{Failure, Format, FormatArgument, Outcome, complain, say, say_json};
-use crate::config::{self, Config, File, Given, Invalid, LogFormat, Shards};
+use crate::config::{self, Config, File, Given, Invalid, LogFormat, SHARDS, Shards};
 use crate::serve::{CannotStart, Server};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -125,6 +125,7 @@ fn say_config(config: &Config, format: Format) -> Result<(), Failure> {
 
 fn shards_of(config: &Config) -> String {
     match &config.shards {
+        Shards::Unsaid => format!("the shards that are there, or {SHARDS} SQLite shards"),
         Shards::Sqlite(count) => format!("{count} SQLite shards"),
         Shards::Postgres(urls) => format!("{} PostgreSQL shards", urls.len()),
     }
@@ -137,7 +138,7 @@ fn say_ready(server: &Server, config: &Config, format: Format) -> Result<(), Fai
             return say_json(&json!({"ready": true, "url": url, "listen": server.listen, "http": server.http}));
         }
         Format::Text => {
-            say(&format!("isles is ready: {} in {data}", shards_of(config)));
+            say(&format!("isles is ready: {} in {data}", server.shards()));
             say(&format!("  psql {url}"));
         }
     }

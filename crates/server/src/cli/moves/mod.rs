@@ -228,6 +228,14 @@ async fn run_all(arguments: &RunArguments) -> Result<Outcome, Failure> {
     told(&plan, format, false)
 }
 
+/// Orders a move, and waits until it is wholly done.
+pub(super) async fn carry_out_order(to: &ServerArguments, order: &str, format: Format) -> Result<(), Failure> {
+    let server = Server::connect(to).await?;
+    let plan = one(&server, &format!("CREATE MOVE {order} WITH (auto, complete)")).await?;
+    let plan = follow(server, to, plan, Goal::Done, format).await?;
+    told(&plan, format, false).map(drop)
+}
+
 /// Tells what has become of a plan, or would.
 fn told(plan: &Plan, format: Format, dry_run: bool) -> Result<Outcome, Failure> {
     match format {

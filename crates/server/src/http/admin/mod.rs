@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!   * [`gate`]     who may, what a body is, how answers and refusals look
+//!   * [`members`]  shards that come and go
 //!   * [`split`]    plans of moves; a split is the older word for one
 //!   * [`metrics`]  figures of each plan
 //!   * [`routing`]  the routing, its versions, and what differs between two of them
@@ -12,6 +13,7 @@
 //! statement.
 
 mod gate;
+mod members;
 mod metrics;
 mod routing;
 mod rows;
@@ -20,7 +22,7 @@ mod split;
 
 use super::HttpDoor;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use std::sync::Arc;
 
 pub(crate) use metrics::Expected;
@@ -32,11 +34,16 @@ const BODY_BYTES: usize = 1 << 20;
 pub(super) fn routes(import_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)> {
     let small = || DefaultBodyLimit::max(BODY_BYTES);
     vec![
+        ("/admin/shards", get(members::list).post(members::add).layer(small())),
+        ("/admin/shards/rebalance", get(members::proposals)),
         ("/admin/shards/metrics", get(metrics::all)),
         ("/admin/shards/split", get(split::list).post(split::create).layer(small())),
         ("/admin/shards/split/run", post(split::create_and_run).layer(small())),
         ("/admin/shards/split/{id}", get(split::show)),
         ("/admin/shards/split/{id}/{action}", post(split::act).layer(small())),
+        ("/admin/shards/{shard}", delete(members::remove)),
+        ("/admin/shards/{shard}/drain", post(members::drain).layer(small())),
+        ("/admin/shards/{shard}/resume", post(members::resume)),
         ("/admin/shards/{shard}/export", post(shard::export).layer(small())),
         ("/admin/shards/{shard}/import", post(shard::import).layer(DefaultBodyLimit::max(import_bytes))),
         ("/admin/shards/{shard}/events", post(shard::events).layer(small())),

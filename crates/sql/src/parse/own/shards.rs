@@ -122,10 +122,10 @@ mod tests {
             ("create shard with (url = 'postgres://h/d');", ShardStatement::Create { name: None, url: url.clone() }),
             ("CREATE SHARD east WITH (url='postgres://h/d')", ShardStatement::Create { name: Some(name("east")), url }),
             ("ALTER SHARD s1 DRAIN", ShardStatement::Drain { name: name("s1"), to: vec![] }),
-            ("ALTER SHARD \"s1\" DRAIN TO (s2, s3)", ShardStatement::Drain {
-                name: name("s1"),
-                to: vec![name("s2"), name("s3")],
-            }),
+            (
+                "ALTER SHARD \"s1\" DRAIN TO (s2, s3)",
+                ShardStatement::Drain { name: name("s1"), to: vec![name("s2"), name("s3")] },
+            ),
             ("ALTER SHARD s1 RESUME", ShardStatement::Resume { name: name("s1") }),
             ("DROP SHARD s1", ShardStatement::Drop { name: name("s1") }),
             ("SHOW REBALANCE", ShardStatement::Rebalance { by: Weigh::Rows }),

@@ -44,8 +44,16 @@ impl Server {
         Server::launch("127.0.0.1:0", |command| command.args(setup.arguments()))
     }
 
+    /// In a folder that one has left, without a word about shards.
+    pub(crate) async fn again(data: tempfile::TempDir) -> Server {
+        Server::launch_in(data, "off", |command| command)
+    }
+
     fn launch(http: &str, more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
-        let data = tempfile::tempdir().expect("a temporary folder");
+        Server::launch_in(tempfile::tempdir().expect("a temporary folder"), http, more)
+    }
+
+    fn launch_in(data: tempfile::TempDir, http: &str, more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isles"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--http", http, "--data"]).arg(data.path());
         let mut process = more(&mut command).stdout(Stdio::piped()).spawn().expect("isles starts");

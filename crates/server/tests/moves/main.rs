@@ -8,5 +8,6 @@ mod harness;
 mod cli;
 mod http;
 mod rows;
+mod shards;
 mod sql;
 mod world;

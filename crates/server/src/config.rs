@@ -23,8 +23,8 @@ pub(crate) struct Given {
     /// Where the database keeps its files
     #[arg(long, value_name = "DIR", env = "ISLES_DATA")]
     pub(crate) data: Option<PathBuf>,
-    /// How many SQLite shards a new database has
-    #[arg(long, value_name = "N", env = "ISLES_SHARDS", conflicts_with = "postgres")]
+    /// How many SQLite shards a new database has; with --postgres, how many it has before those
+    #[arg(long, value_name = "N", env = "ISLES_SHARDS")]
     pub(crate) shards: Option<usize>,
     /// PostgreSQL databases to be the shards, in order; in the environment, with spaces between
     #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ' ', hide_env_values = true)]
@@ -166,12 +166,13 @@ impl Limits {
     }
 }
 
+/// SQLite files come first, so the first of them has the global tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Shards {
-    /// So many SQLite files.
-    Sqlite(usize),
+pub(crate) struct Shards {
+    /// How many SQLite files.
+    pub(crate) sqlite: usize,
     /// PostgreSQL databases, by their URLs.
-    Postgres(Vec<String>),
+    pub(crate) postgres: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,7 +223,7 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
     let file_tls = file.tls.certificate.map(beside).zip(file.tls.key.map(beside));
     let config = Config {
         data: given.data.or(file.data.map(beside)).unwrap_or_else(|| "isles-data".into()),
-        shards: shards(given.shards, given.postgres, file.shards, file.postgres)?,
+        shards: shards(given.shards, given.postgres, file.shards, file.postgres),
         strategy: given.strategy.or(file.strategy).map(Strategy::from),
         listen: address("listen", &listen)?,
         http: if http == "off" { None } else { Some(address("http", &http)?) },
@@ -235,21 +236,14 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
     check(config)
 }
 
-fn shards(
-    given: Option<usize>,
-    given_urls: Vec<String>,
-    file: Option<usize>,
-    file_urls: Vec<String>,
-) -> Result<Shards, Invalid> {
-    match (given, given_urls, file, file_urls) {
-        (_, urls, _, _) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
-        (Some(count), ..) => Ok(Shards::Sqlite(count)),
-        (None, _, Some(_), urls) if !urls.is_empty() => {
-            Err(invalid("shards", "shards are either a number of SQLite files or PostgreSQL databases, not both"))
-        }
-        (None, _, _, urls) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
-        (None, _, count, _) => Ok(Shards::Sqlite(count.unwrap_or(SHARDS))),
-    }
+/// Who says anything about shards says all of it: what is given does not add to the file.
+fn shards(given: Option<usize>, given_urls: Vec<String>, file: Option<usize>, file_urls: Vec<String>) -> Shards {
+    let (count, postgres) = match given.is_some() || !given_urls.is_empty() {
+        true => (given, given_urls),
+        false => (file, file_urls),
+    };
+    let unsaid = if postgres.is_empty() { SHARDS } else { 0 };
+    Shards { sqlite: count.unwrap_or(unsaid), postgres }
 }
 
 fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
@@ -261,7 +255,7 @@ fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
 }
 
 fn check(config: Config) -> Result<Config, Invalid> {
-    if config.shards == Shards::Sqlite(0) {
+    if config.shards.sqlite == 0 && config.shards.postgres.is_empty() {
         return Err(invalid("shards", "a database has at least one shard"));
     }
     let limits = &config.limits;
@@ -300,6 +294,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn sqlite(count: usize) -> Shards {
+        Shards { sqlite: count, postgres: Vec::new() }
+    }
+
     fn resolved(given: Given, text: &str) -> Result<Config, Invalid> {
         resolve(given, parse(text)?, Path::new("/etc/isles"))
     }
@@ -308,7 +306,7 @@ mod tests {
     fn defaults_need_nothing() {
         let config = resolved(Given::default(), "").unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:5499");
-        assert_eq!((config.shards, config.data), (Shards::Sqlite(4), PathBuf::from("isles-data")));
+        assert_eq!((config.shards, config.data), (sqlite(4), PathBuf::from("isles-data")));
         assert_eq!(config.limits, Limits::default());
     }
 
@@ -316,17 +314,22 @@ mod tests {
     fn what_is_given_wins_over_the_file_and_the_file_over_defaults() {
         let text = "data = 'd'\nshards = 8\nlisten = '127.0.0.1:1'\nhttp = 'off'\n[limits]\nconnections = 7\n";
         let config = resolved(Given::default(), text).unwrap();
-        assert_eq!((config.shards, config.data), (Shards::Sqlite(8), PathBuf::from("/etc/isles/d")));
+        assert_eq!((config.shards, config.data), (sqlite(8), PathBuf::from("/etc/isles/d")));
         assert_eq!((config.listen.port(), config.http, config.limits.connections), (1, None, 7));
         let given = Given { shards: Some(2), listen: Some("localhost:2".into()), ..Given::default() };
         let config = resolved(given, text).unwrap();
-        assert_eq!((config.shards, config.listen.port()), (Shards::Sqlite(2), 2));
+        assert_eq!((config.shards, config.listen.port()), (sqlite(2), 2));
         let given = Given { strategy: Some(StrategyName::Row), ..Given::default() };
         assert_eq!(resolved(Given::default(), text).unwrap().strategy, None);
         assert_eq!(resolved(Given::default(), "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Adapter));
         assert_eq!(resolved(given, "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Row));
         let given = Given { postgres: vec!["postgres://a".into()], ..Given::default() };
-        assert_eq!(resolved(given, text).unwrap().shards, Shards::Postgres(vec!["postgres://a".into()]));
+        let one = vec!["postgres://a".to_owned()];
+        assert_eq!(resolved(given.clone(), text).unwrap().shards, Shards { sqlite: 0, postgres: one.clone() });
+        let both = Given { shards: Some(3), ..given };
+        assert_eq!(resolved(both, text).unwrap().shards, Shards { sqlite: 3, postgres: one.clone() });
+        let file = "shards = 2\npostgres = ['postgres://a']";
+        assert_eq!(resolved(Given::default(), file).unwrap().shards, Shards { sqlite: 2, postgres: one });
     }
 
     #[test]
@@ -339,7 +342,6 @@ mod tests {
         for (text, field) in [
             ("listen = 'everywhere'", "listen"),
             ("shards = 0", "shards"),
-            ("shards = 1\npostgres = ['x']", "shards"),
             ("[limits]\nconnections = 0", "limits.connections"),
             ("[limits]\nmessage_bytes = 1", "limits.message_bytes"),
         ] {

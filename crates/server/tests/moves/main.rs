@@ -5,8 +5,13 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+#[path = "../../src/load/mod.rs"]
+#[allow(dead_code, reason = "the benchmark and the demo use more of it")]
+mod load;
+
 mod cli;
 mod http;
 mod rows;
 mod sql;
+mod under_load;
 mod world;

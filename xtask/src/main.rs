@@ -75,6 +75,8 @@ enum Bench {
     Sql,
     /// What tenants cost, and what they cost each other
     Tenants,
+    /// What clients notice of moves, and what a copy costs others
+    Moves,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -106,6 +108,7 @@ fn bench(what: Bench, parts: &[String]) -> Step {
         Bench::Copy => ("isles-engine", "copy"),
         Bench::Sql => ("isles", "sql"),
         Bench::Tenants => ("isles", "tenants"),
+        Bench::Moves => ("isles", "moves"),
     };
     let mut args = vec!["bench", "-p", package, "--bench", name, "--"];
     args.extend(parts.iter().map(String::as_str));

@@ -585,7 +585,7 @@ pub trait Shard: Send + Sync {
     /// Changes after `after`, in order, at most `limit` and at least one if there are any.
     async fn changes(&self, after: Seq, limit: usize) -> Result<ChangePage>;
     /// Changes after `after` that are committed, in order, whether or not others may still appear between them: for
-    /// whoever wants those of units that nobody writes to.
+    /// whoever wants those of units that nobody writes to. Fewer than `limit` are all.
     async fn committed_changes(&self, after: Seq, limit: usize) -> Result<ChangePage> {
         self.changes(after, limit).await
     }

@@ -1,8 +1,8 @@
 //! The database behind the doors, as the doors need it: roles to check, sessions to speak with.
 
-use crate::config::{Config, SHARDS, Shards};
+use crate::config::Config;
 use isles_cluster::catalog::Catalog;
-use isles_cluster::database::{self, Database, ShardWork, TenantWorks};
+use isles_cluster::database::{self, Database, ShardPlace, ShardWork, TenantWorks};
 use isles_cluster::session::{Login, Session};
 use isles_engine::env::TokioEnv;
 use isles_kernel::error::SqlError;
@@ -16,12 +16,10 @@ pub(crate) struct Backend {
 impl Backend {
     /// Opens the database of a configuration, or makes it.
     pub(crate) async fn open(config: &Config) -> Result<Backend, SqlError> {
-        let place = match &config.shards {
-            Shards::Unsaid => database::Config { only_if_new: true, ..database::Config::sqlite(&config.data, SHARDS) },
-            Shards::Sqlite(count) => database::Config::sqlite(&config.data, *count),
-            Shards::Postgres(urls) => database::Config::postgres(&config.data, urls.clone()),
-        };
-        let place = database::Config { strategy: config.strategy, ..place };
+        let mut place = database::Config::sqlite(&config.data, config.shards.sqlite);
+        place.shards.extend(config.shards.postgres.iter().map(|url| ShardPlace::Postgres { url: url.clone() }));
+        place.only_if_new = !config.shards.said;
+        place.strategy = config.strategy;
         let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
         Ok(Backend { database })
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Beside PostgreSQL's own 5432, so that both can run.
 const LISTEN: &str = "127.0.0.1:5499";
 const HTTP: &str = "127.0.0.1:5480";
-pub(crate) const SHARDS: usize = 4;
+const SHARDS: usize = 4;
 
 /// What the command line and the environment say.
 #[derive(clap::Args, Debug, Default, Clone)]
@@ -23,8 +23,8 @@ pub(crate) struct Given {
     /// Where the database keeps its files
     #[arg(long, value_name = "DIR", env = "ISLES_DATA")]
     pub(crate) data: Option<PathBuf>,
-    /// How many SQLite shards a new database has
-    #[arg(long, value_name = "N", env = "ISLES_SHARDS", conflicts_with = "postgres")]
+    /// How many SQLite shards a new database has; with --postgres, how many it has before those
+    #[arg(long, value_name = "N", env = "ISLES_SHARDS")]
     pub(crate) shards: Option<usize>,
     /// PostgreSQL databases to be the shards, in order; in the environment, with spaces between
     #[arg(long, value_name = "URL", env = "ISLES_POSTGRES", value_delimiter = ' ', hide_env_values = true)]
@@ -166,14 +166,15 @@ impl Limits {
     }
 }
 
+/// SQLite files come first, so the first of them has the global tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Shards {
-    /// Nothing is said: those that the database has, and [`SHARDS`] SQLite files if it is new.
-    Unsaid,
-    /// So many SQLite files.
-    Sqlite(usize),
+pub(crate) struct Shards {
+    /// Whether anything is said about shards. If not, those are meant that the database has, and the others if it is new.
+    pub(crate) said: bool,
+    /// How many SQLite files.
+    pub(crate) sqlite: usize,
     /// PostgreSQL databases, by their URLs.
-    Postgres(Vec<String>),
+    pub(crate) postgres: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,7 +225,7 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
     let file_tls = file.tls.certificate.map(beside).zip(file.tls.key.map(beside));
     let config = Config {
         data: given.data.or(file.data.map(beside)).unwrap_or_else(|| "isles-data".into()),
-        shards: shards(given.shards, given.postgres, file.shards, file.postgres)?,
+        shards: shards(given.shards, given.postgres, file.shards, file.postgres),
         strategy: given.strategy.or(file.strategy).map(Strategy::from),
         listen: address("listen", &listen)?,
         http: if http == "off" { None } else { Some(address("http", &http)?) },
@@ -237,21 +238,14 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
     check(config)
 }
 
-fn shards(
-    given: Option<usize>,
-    given_urls: Vec<String>,
-    file: Option<usize>,
-    file_urls: Vec<String>,
-) -> Result<Shards, Invalid> {
-    match (given, given_urls, file, file_urls) {
-        (_, urls, _, _) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
-        (Some(count), ..) => Ok(Shards::Sqlite(count)),
-        (None, _, Some(_), urls) if !urls.is_empty() => {
-            Err(invalid("shards", "shards are either a number of SQLite files or PostgreSQL databases, not both"))
-        }
-        (None, _, _, urls) if !urls.is_empty() => Ok(Shards::Postgres(urls)),
-        (None, _, count, _) => Ok(count.map_or(Shards::Unsaid, Shards::Sqlite)),
-    }
+/// Who says anything about shards says all of it: what is given does not add to the file.
+fn shards(given: Option<usize>, given_urls: Vec<String>, file: Option<usize>, file_urls: Vec<String>) -> Shards {
+    let (count, postgres) = match given.is_some() || !given_urls.is_empty() {
+        true => (given, given_urls),
+        false => (file, file_urls),
+    };
+    let unsaid = if postgres.is_empty() { SHARDS } else { 0 };
+    Shards { said: count.is_some() || !postgres.is_empty(), sqlite: count.unwrap_or(unsaid), postgres }
 }
 
 fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
@@ -263,7 +257,7 @@ fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
 }
 
 fn check(config: Config) -> Result<Config, Invalid> {
-    if config.shards == Shards::Sqlite(0) {
+    if config.shards.sqlite == 0 && config.shards.postgres.is_empty() {
         return Err(invalid("shards", "a database has at least one shard"));
     }
     let limits = &config.limits;
@@ -302,6 +296,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn sqlite(count: usize) -> Shards {
+        Shards { said: true, sqlite: count, postgres: Vec::new() }
+    }
+
     fn resolved(given: Given, text: &str) -> Result<Config, Invalid> {
         resolve(given, parse(text)?, Path::new("/etc/isles"))
     }
@@ -310,7 +308,8 @@ mod tests {
     fn defaults_need_nothing() {
         let config = resolved(Given::default(), "").unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:5499");
-        assert_eq!((config.shards, config.data), (Shards::Unsaid, PathBuf::from("isles-data")));
+        let unsaid = Shards { said: false, ..sqlite(4) };
+        assert_eq!((config.shards, config.data), (unsaid, PathBuf::from("isles-data")));
         assert_eq!(config.limits, Limits::default());
     }
 
@@ -318,17 +317,25 @@ mod tests {
     fn what_is_given_wins_over_the_file_and_the_file_over_defaults() {
         let text = "data = 'd'\nshards = 8\nlisten = '127.0.0.1:1'\nhttp = 'off'\n[limits]\nconnections = 7\n";
         let config = resolved(Given::default(), text).unwrap();
-        assert_eq!((config.shards, config.data), (Shards::Sqlite(8), PathBuf::from("/etc/isles/d")));
+        assert_eq!((config.shards, config.data), (sqlite(8), PathBuf::from("/etc/isles/d")));
         assert_eq!((config.listen.port(), config.http, config.limits.connections), (1, None, 7));
         let given = Given { shards: Some(2), listen: Some("localhost:2".into()), ..Given::default() };
         let config = resolved(given, text).unwrap();
-        assert_eq!((config.shards, config.listen.port()), (Shards::Sqlite(2), 2));
+        assert_eq!((config.shards, config.listen.port()), (sqlite(2), 2));
         let given = Given { strategy: Some(StrategyName::Row), ..Given::default() };
         assert_eq!(resolved(Given::default(), text).unwrap().strategy, None);
         assert_eq!(resolved(Given::default(), "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Adapter));
         assert_eq!(resolved(given, "strategy = 'adapter'").unwrap().strategy, Some(Strategy::Row));
         let given = Given { postgres: vec!["postgres://a".into()], ..Given::default() };
-        assert_eq!(resolved(given, text).unwrap().shards, Shards::Postgres(vec!["postgres://a".into()]));
+        let one = vec!["postgres://a".to_owned()];
+        assert_eq!(
+            resolved(given.clone(), text).unwrap().shards,
+            Shards { said: true, sqlite: 0, postgres: one.clone() }
+        );
+        let both = Given { shards: Some(3), ..given };
+        assert_eq!(resolved(both, text).unwrap().shards, Shards { said: true, sqlite: 3, postgres: one.clone() });
+        let file = "shards = 2\npostgres = ['postgres://a']";
+        assert_eq!(resolved(Given::default(), file).unwrap().shards, Shards { said: true, sqlite: 2, postgres: one });
     }
 
     #[test]
@@ -341,7 +348,6 @@ mod tests {
         for (text, field) in [
             ("listen = 'everywhere'", "listen"),
             ("shards = 0", "shards"),
-            ("shards = 1\npostgres = ['x']", "shards"),
             ("[limits]\nconnections = 0", "limits.connections"),
             ("[limits]\nmessage_bytes = 1", "limits.message_bytes"),
         ] {

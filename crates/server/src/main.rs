@@ -24,6 +24,8 @@ mod pg;
 
 mod serve;
 
+mod load;
+
 use clap::Parser;
 use cli::output::{Failure, Format};
 use std::process::ExitCode;
@@ -66,8 +68,9 @@ enum Mode {
     Verify(cli::shard_files::VerifyArguments),
     /// Copy a shard's file, whole and checked
     Backup(cli::shard_files::BackupArguments),
-    /// Show what the shards do: writes, a move, a fence
-    Demo(cli::demo::DemoArguments),
+    /// Show what Isles does, on a temporary server
+    #[command(subcommand)]
+    Demo(cli::demo::DemoMode),
 }
 
 fn main() -> ExitCode {
@@ -85,7 +88,7 @@ fn main() -> ExitCode {
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),
         Mode::Backup(arguments) => (arguments.format(), cli::shard_files::backup(arguments)),
-        Mode::Demo(arguments) => (arguments.format(), cli::demo::run(arguments)),
+        Mode::Demo(mode) => (mode.format(), cli::demo::run(mode)),
     };
     match done {
         Ok(outcome) => outcome.exit_code(),

@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 struct Answer {
@@ -309,37 +310,67 @@ fn help_and_version_are_not_errors() {
     }
 }
 
-/// The steps of a demo, by name.
+/// A short demo, with the database kept in a folder; its steps.
 fn demo(data: &str) -> Vec<Value> {
-    let answer = isles(&["demo", "--data", data, "--json"]);
-    assert_eq!(answer.code, 0, "{}", answer.err);
+    let answer = isles(&["demo", "move", "--seconds", "0", "--engine", "sqlite", "--data", data, "--json"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     answer.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Two shards that a demo has written to.
+fn shards() -> Files {
+    static DATA: OnceLock<Files> = OnceLock::new();
+    let data = DATA.get_or_init(|| {
+        let files = Files::new();
+        demo(files.0.path().to_str().unwrap());
+        files
+    });
+    let copy = Files::new();
+    for shard in ["s0", "s1"] {
+        let (from, to) = (data.0.path().join(shard), copy.0.path().join(shard));
+        std::fs::create_dir(&to).unwrap();
+        for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+    copy
+}
+
 #[test]
-fn the_demo_moves_a_tenant_and_goes_on_where_it_left() {
+fn the_demo_moves_a_tenant_under_load_and_proves_that_nothing_is_lost() {
     let files = Files::new();
     let data = files.0.path().to_str().unwrap();
-    let first = demo(data);
-    let steps: Vec<&str> = first.iter().map(|step| step["step"].as_str().unwrap()).collect();
-    assert_eq!(steps, ["shards", "writes", "move", "late"]);
-    assert_eq!(first[2]["rows"], 251);
-    assert!(first[3]["refused"].as_str().unwrap().contains("version 2 is needed"));
-    let second = demo(data);
-    assert_eq!(second[2]["from"], first[2]["to"], "the tenant is where it was moved to");
-    assert_eq!(second[2]["routingVersion"], 3);
-    assert_eq!(second[2]["rows"], 502);
+    let said = demo(data);
+    let steps: Vec<&str> = said.iter().map(|step| step["step"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["shards", "load", "move", "move", "proof"]);
+    assert_eq!((&said[2]["to"], &said[3]["to"]), (&json!("s1"), &json!("s0")));
+    let proof = &said[4];
+    assert_eq!((&proof["exact"], &proof["errors"], &proof["wrong"]), (&json!(true), &json!(0), &json!(0)));
+    assert_eq!(proof["rowsFound"], proof["rowsExpected"]);
+    assert!(proof["writes"].as_u64().unwrap() > 100 && proof["pauseMs"]["p99"].as_f64().unwrap() > 0.0, "{proof}");
+    let again = isles(&["demo", "move", "--engine", "sqlite", "--data", data, "--json"]);
+    assert_eq!((again.code, &again.error()["code"]), (2, &json!("not_empty")));
+}
+
+/// People without a terminal get lines, and a database that cannot be had is said to be.
+#[test]
+fn the_demo_speaks_plainly() {
+    let answer = isles(&["demo", "move", "--seconds", "0", "--engine", "sqlite"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    assert!(answer.out.contains("moved from s0 to s1") && answer.out.contains("errors   0"), "{}", answer.out);
+    assert!(!answer.out.contains('\u{1b}'), "no signs for terminals: {}", answer.out);
+    let nobody = ["demo", "move", "--engine", "postgres", "--postgres", "postgres://127.0.0.1:1/x", "--json"];
+    assert_eq!(isles(&nobody).error()["field"], "postgres");
 }
 
 #[test]
 fn verify_tells_a_sound_shard_from_a_damaged_one() {
-    let files = Files::new();
+    let files = shards();
     let data = files.0.path().to_str().unwrap();
-    demo(data);
     let sound = isles(&["verify", data]);
     assert_eq!(sound.code, 0, "{}", sound.err);
-    assert_eq!(sound.out.lines().filter(|line| line.ends_with("all sound")).count(), 4, "{}", sound.out);
-    let shard = files.0.path().join("demo/s1/shard.db");
+    assert_eq!(sound.out.lines().filter(|line| line.ends_with("all sound")).count(), 2, "{}", sound.out);
+    let shard = files.0.path().join("s1/shard.db");
     let mut bytes = std::fs::read(&shard).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -362,10 +393,8 @@ fn verify_refuses_what_is_no_shard() {
 
 #[test]
 fn a_backup_is_a_whole_shard() {
-    let files = Files::new();
-    let data = files.0.path().to_str().unwrap();
-    demo(data);
-    let (shard, copy) = (files.0.path().join("demo/s0/shard.db"), files.0.path().join("copy.db"));
+    let files = shards();
+    let (shard, copy) = (files.0.path().join("s0/shard.db"), files.0.path().join("copy.db"));
     let (shard, copy) = (shard.to_str().unwrap(), copy.to_str().unwrap());
     let backup = isles(&["backup", shard, "--to", copy, "--json"]);
     assert_eq!(backup.code, 0, "{}", backup.err);

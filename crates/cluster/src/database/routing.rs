@@ -203,10 +203,19 @@ impl Routing {
 
     /// Follows a map that has been recorded.
     pub(crate) fn store(&self, policy: Arc<RoutingPolicy>) {
-        if policy.version() > self.current.load().version() {
-            self.current.store(policy);
+        if self.store_quietly(policy) {
             self.wake();
         }
+    }
+
+    /// The same without waking those who wait, for who knows that what they wait for is not open yet, and wakes them
+    /// then: all of them would ask, be refused, and be in the way of the opening. Whether it is a newer map.
+    pub(crate) fn store_quietly(&self, policy: Arc<RoutingPolicy>) -> bool {
+        let is_newer = policy.version() > self.current.load().version();
+        if is_newer {
+            self.current.store(policy);
+        }
+        is_newer
     }
 
     /// Opens the fences of what each shard owns and has no fence for. One that is closed or read-only is a move's, and

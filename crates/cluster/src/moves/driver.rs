@@ -204,7 +204,13 @@ impl Driver {
             self.paused = None;
         }
         for effect in script {
+            let began = self.database.env.elapsed();
             self.perform(*effect).await?;
+            if self.paused.is_some() {
+                // Where a pause went that was too long.
+                let micros = self.database.env.elapsed().saturating_sub(began).as_micros();
+                tracing::debug!(plan = %self.plan().id, ?effect, %micros, "writers wait");
+            }
         }
         match (stage, self.plan().done()) {
             (Stage::Settling, _) => {
@@ -268,6 +274,8 @@ impl Driver {
                 self.paused = Some(self.database.env.elapsed());
                 switch::fence_giver(&lane, self.pause_left()).await
             }
+            // Whoever has fenced and drained, and got here without a break, has nothing left to drain.
+            Effect::Drain if plan.stage == Stage::Settling && self.paused.is_some() => Ok(()),
             Effect::Drain => self.drain().await,
             Effect::Compare => {
                 let mirror = self.mirror().await?;
@@ -321,12 +329,10 @@ impl Driver {
 
     async fn drain(&mut self) -> Result<(), Halt> {
         let lane = self.lane.clone();
-        let left = self.pause_left();
-        let (env, is_paused) = (self.database.env.clone(), self.paused.is_some());
-        let is_settling = self.plan().stage == Stage::Settling;
+        let (env, left, is_paused) = (self.database.env.clone(), self.pause_left(), self.paused.is_some());
         let mirror = self.mirror().await?;
         let drained = mirror.drain(&lane);
-        if !is_paused || is_settling {
+        if !is_paused {
             return drained.await;
         }
         tokio::select! {

@@ -78,15 +78,16 @@ impl Mirror {
         Ok(())
     }
 
-    /// Applies everything that the giver has committed of what moves; nothing of it is under way any more, or at least
-    /// not for long. What others have under way on the giver may leave gaps in its log, behind which the mirror does not
-    /// go; what moves has none, so that is read beyond them.
+    /// Applies everything that the giver has committed of what moves, while nothing of that is under way any more.
+    ///
+    /// Writers wait meanwhile, so it reads what is committed and asks no further: what others have under way on the giver
+    /// may leave gaps in its log, but what moves has none. The position stays where it is, since it may not pass gaps;
+    /// what is applied twice changes nothing.
     pub(super) async fn drain(&mut self, lane: &Lane) -> Result<(), Halt> {
         let giver = lane.giver().await?;
         if lane.database.moves.plants(Planted::NoDrain) {
             return Ok(());
         }
-        self.to(lane, giver.seq().await?).await?;
         let mut after = self.position;
         loop {
             let page = giver.committed_changes(after, PAGE).await?;

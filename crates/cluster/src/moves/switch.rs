@@ -154,7 +154,7 @@ pub(super) async fn switch(lane: &Lane, stored: &Stored, lease: LeaseToken) -> R
         match store::save(catalog, stored, plan, Some(lease), with).await {
             Ok(saved) => {
                 if !lane.database.moves.plants(Planted::OldMap) {
-                    lane.database.routing.store(std::sync::Arc::new(next));
+                    lane.database.routing.store_quietly(std::sync::Arc::new(next));
                 }
                 return Ok(saved);
             }

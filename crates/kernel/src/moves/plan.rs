@@ -203,6 +203,9 @@ pub struct Verification {
 #[serde(rename_all = "camelCase")]
 pub struct Cutover {
     pub attempts: u64,
+    /// When the routing changed last.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub switched_at: Option<u64>,
     /// How long writers were held by the last switch, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pause_micros: Option<u64>,

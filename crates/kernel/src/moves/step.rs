@@ -375,7 +375,7 @@ impl Plan {
                 self.stage = if self.direction == Direction::Forward { Stage::Ready } else { Stage::Guarding };
                 self.direction = Direction::Forward;
             }
-            (Stage::Switching, Event::Switched { version }) => self.switched(version),
+            (Stage::Switching, Event::Switched { version }) => self.switched(version, now),
             (Stage::Settling, Event::Settled { pause_micros }) => self.settled(pause_micros),
             (Stage::Guarding, Event::WayBackLost(why)) => {
                 self.no_way_back = true;
@@ -394,8 +394,9 @@ impl Plan {
         Ok(())
     }
 
-    fn switched(&mut self, version: RoutingVersion) {
+    fn switched(&mut self, version: RoutingVersion, now: u64) {
         self.stage = Stage::Settling;
+        self.cutover.switched_at = Some(now);
         match self.direction {
             Direction::Forward => self.routing_version_cutover = Some(version),
             Direction::Back => self.rollback_version = Some(version),

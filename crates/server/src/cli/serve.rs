@@ -2,7 +2,7 @@
 
 use super::files::read_config;
 use super::output::{Failure, Format, FormatArgument, Outcome, complain, say, say_json};
-use crate::config::{self, Config, File, Given, Invalid, LogFormat, SHARDS, Shards};
+use crate::config::{self, Config, File, Given, Invalid, LogFormat};
 use crate::serve::{CannotStart, Server};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -124,10 +124,11 @@ fn say_config(config: &Config, format: Format) -> Result<(), Failure> {
 }
 
 fn shards_of(config: &Config) -> String {
-    match &config.shards {
-        Shards::Unsaid => format!("the shards that are there, or {SHARDS} SQLite shards"),
-        Shards::Sqlite(count) => format!("{count} SQLite shards"),
-        Shards::Postgres(urls) => format!("{} PostgreSQL shards", urls.len()),
+    match (config.shards.sqlite, config.shards.postgres.len()) {
+        (files, _) if !config.shards.said => format!("the shards that are there, or {files} SQLite shards"),
+        (files, 0) => format!("{files} SQLite shards"),
+        (0, servers) => format!("{servers} PostgreSQL shards"),
+        (files, servers) => format!("{files} SQLite and {servers} PostgreSQL shards"),
     }
 }
 

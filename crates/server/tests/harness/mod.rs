@@ -10,8 +10,16 @@ use tokio_postgres::{Client, NoTls};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setup {
-    Sqlite { shards: usize },
-    Postgres { shards: usize },
+    Sqlite {
+        shards: usize,
+    },
+    Postgres {
+        shards: usize,
+    },
+    /// So many of each: SQLite files first.
+    Both {
+        each: usize,
+    },
 }
 
 impl Setup {
@@ -21,6 +29,10 @@ impl Setup {
             Setup::Postgres { shards } => {
                 let urls = (0..shards).map(|_| pgserver::shared().create_database());
                 urls.flat_map(|url| ["--postgres".to_string(), url]).collect()
+            }
+            Setup::Both { each } => {
+                let setups = [Setup::Sqlite { shards: each }, Setup::Postgres { shards: each }];
+                setups.into_iter().flat_map(Setup::arguments).collect()
             }
         }
     }

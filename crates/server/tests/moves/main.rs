@@ -5,9 +5,14 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+#[path = "../../src/load/mod.rs"]
+#[allow(dead_code, reason = "the benchmark and the demo use more of it")]
+mod load;
+
 mod cli;
 mod http;
 mod rows;
 mod shards;
 mod sql;
+mod under_load;
 mod world;

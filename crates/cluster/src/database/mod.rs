@@ -28,6 +28,8 @@
 
 mod about;
 pub(crate) mod binding;
+#[cfg(test)]
+mod crashes;
 mod held;
 mod join;
 mod leave;

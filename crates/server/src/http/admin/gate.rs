@@ -130,7 +130,7 @@ impl From<SqlError> for Refusal {
     fn from(error: SqlError) -> Refusal {
         let status = match error.sqlstate {
             "42704" | "42P01" => StatusCode::NOT_FOUND,
-            "54000" | "55000" | "55006" => StatusCode::CONFLICT,
+            "42710" | "54000" | "55000" | "55006" => StatusCode::CONFLICT,
             _ => status_of(&error),
         };
         Refusal { status, code: error.sqlstate, error }

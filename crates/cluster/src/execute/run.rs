@@ -375,7 +375,8 @@ impl<'a> Runner<'a> {
         statements: Vec<Statement>,
     ) -> Result<Result<Vec<Outcome>, ShardError>, SqlError> {
         let _active = self.database.enter()?;
-        let _at_writer = match (access, self.engine(shard)?) {
+        let engine = self.engine(shard)?;
+        let at_writer = match (access, engine) {
             (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
             _ => None,
         };
@@ -388,6 +389,10 @@ impl<'a> Runner<'a> {
         let open = open_shard(self.database, shard).await?;
         let sent = Sent::new(&request.statements, &*self.database.env);
         let answer = open.execute(request).await;
+        drop(at_writer);
+        if engine == Engine::Sqlite {
+            self.database.latches.settle(shard).await;
+        }
         sent.came(shard, answer.as_deref().ok().map(rows_of), &self.database.noted(self.bounds));
         Ok(answer)
     }

@@ -57,11 +57,14 @@ enum Command {
     /// A history is drawn from its seed: the same seed and the same commit give the same history.
     Sim {
         /// The seed of one history, in decimal or as 0x…
-        #[arg(value_parser = parse_seed, required_unless_present = "seeds")]
+        #[arg(value_parser = parse_seed, required_unless_present_any = ["seeds", "sweep"])]
         seed: Option<u64>,
         /// How many histories to run, each with a seed of its own
         #[arg(long, value_name = "N", conflicts_with = "seed")]
         seeds: Option<u64>,
+        /// Cuts one move short at every point, instead of some
+        #[arg(long, conflicts_with_all = ["seed", "seeds"])]
+        sweep: bool,
     },
 }
 
@@ -97,7 +100,8 @@ fn main() -> ExitCode {
         Command::Fuzz { what: Fuzz::Wire, cases, seed, .. } => {
             fuzz_wire(cases, seed).iter().all(|step| step.run(&root))
         }
-        Command::Sim { seed, seeds } => sim(seed, seeds).run(&root),
+        Command::Sim { sweep: true, .. } => sweep().run(&root),
+        Command::Sim { seed, seeds, .. } => sim(seed, seeds).run(&root),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -122,6 +126,11 @@ fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
     let step = Step::cargo("sim", &[&shard[..], &database].concat());
     let step = seed.into_iter().fold(step, |step, seed| step.env("ISLES_SIM_SEED", seed));
     seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
+}
+
+fn sweep() -> Step {
+    let args = ["test", "--release", "-p", "isles-cluster", "--test", "isolation", "sweep", "--", "--nocapture"];
+    Step::cargo("sim", &args).env("ISLES_SWEEP", 1)
 }
 
 /// The comparison is a test binary of the server.

@@ -2,7 +2,10 @@
 //!
 //! A commit holds the latches of its shards while they commit, one after the other; a reader holds those of the shards
 //! it reads while it takes its snapshots, and lets go before it reads. So no reader's snapshots lie on both sides of a
-//! commit. Who reads one shard needs none of this.
+//! commit.
+//!
+//! A statement that comes to one shard takes no latch, and may see a commit there before the other shards have it. It is
+//! answered once they do: whoever has the answer, and asks another shard, finds the other half ([`Latches::settle`]).
 //!
 //! A transaction that keeps its snapshots takes them one after the other, as it comes to its shards. So each commit over
 //! several shards leaves its number on them: a shard with a higher number than the transaction's first snapshot has
@@ -70,6 +73,14 @@ impl Latches {
         let number = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
         for latch in shards.iter().filter_map(|shard| self.shards.get(shard)) {
             latch.commit.store(number, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for the end of the commits over several shards that a shard takes part in now.
+    pub(crate) async fn settle(&self, shard: &ShardId) {
+        let Some(latch) = self.shards.get(shard) else { return };
+        if latch.lock.try_read().is_err() {
+            drop(latch.lock.read().await);
         }
     }
 

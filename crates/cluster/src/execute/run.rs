@@ -31,6 +31,7 @@ use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
 use crate::database::strangers::keep_to_own;
 use crate::database::{Database, Held, SchemaGuard, Strategy};
+use crate::moves::Planted;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
@@ -146,7 +147,7 @@ impl<'a> Runner<'a> {
             let result = self.attempt_alone(plan, &policy).await;
             match result {
                 Err(error) if error.moved => policy = self.hold(&mut held, error).await?,
-                Err(error) if attempt < ATTEMPTS && matches!(error.sqlstate, "40001" | "40P01") => {
+                Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
                     self.bounds.check(&*self.database.env)?;
                     self.database.env.sleep(pause).await;
                     pause *= 2;
@@ -155,6 +156,12 @@ impl<'a> Runner<'a> {
                 result => return result,
             }
         }
+    }
+
+    /// Whether nothing has happened of a statement, and it may go better the next time.
+    fn is_tried_again(&self, error: &SqlError) -> bool {
+        let unknown = matches!(error.sqlstate, "08007" | "57P03") && self.database.moves.plants(Planted::RetryUnknown);
+        unknown || matches!(error.sqlstate, "40001" | "40P01")
     }
 
     /// Waits until what was refused may be served: elsewhere, or here again. Returns the routing to try then. Statements
@@ -368,7 +375,8 @@ impl<'a> Runner<'a> {
         statements: Vec<Statement>,
     ) -> Result<Result<Vec<Outcome>, ShardError>, SqlError> {
         let _active = self.database.enter()?;
-        let _at_writer = match (access, self.engine(shard)?) {
+        let engine = self.engine(shard)?;
+        let at_writer = match (access, engine) {
             (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
             _ => None,
         };
@@ -381,6 +389,10 @@ impl<'a> Runner<'a> {
         let open = open_shard(self.database, shard).await?;
         let sent = Sent::new(&request.statements, &*self.database.env);
         let answer = open.execute(request).await;
+        drop(at_writer);
+        if engine == Engine::Sqlite {
+            self.database.latches.settle(shard).await;
+        }
         sent.came(shard, answer.as_deref().ok().map(rows_of), &self.database.noted(self.bounds));
         Ok(answer)
     }

@@ -559,6 +559,10 @@ impl Txn {
     async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
         for (shard, part) in writing {
             part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
+            drop(part.turn);
+            if self.database.shards.engine(&shard) == Some(Engine::Sqlite) {
+                self.database.latches.settle(&shard).await;
+            }
         }
         Ok(())
     }

@@ -48,9 +48,14 @@ impl Database {
             return;
         }
         let (database, name) = (Arc::downgrade(self), name.clone());
-        let running = Running::new(&self.moves.running);
+        let draining = {
+            let (database, name) = (database.clone(), name.clone());
+            async move { run(&database, &name).await }
+        };
+        let (draining, handle) = futures::future::abortable(draining);
+        let running = Running::new(&self.moves.running, handle);
         self.env.spawn(Box::pin(async move {
-            run(&database, &name).await;
+            let _ended_or_aborted = draining.await;
             drop(running);
             let Some(database) = database.upgrade() else { return };
             database.moves.drained().remove(&name);

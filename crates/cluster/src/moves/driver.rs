@@ -56,10 +56,8 @@ pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, new
         }
         let ended = drive(open.clone(), &id, &owner, news.clone()).await;
         match ended {
-            Ok(()) => {
-                open.moves.driven().remove(&id);
-                return;
-            }
+            Ok(()) if open.moves.leave(&id, &news) => return,
+            Ok(()) => continue,
             Err(Halt::Closing) => return,
             Err(Halt::Changed) => wait = FIRST_WAIT,
             Err(Halt::Superseded) => wait = LEASE / 2,
@@ -101,7 +99,8 @@ async fn drive(database: Arc<Database>, id: &PlanId, owner: &str, news: Arc<Noti
     };
     let token = DriverToken(lease.0);
     for shard in [&stored.plan.source_shard, &stored.plan.target_shard] {
-        let shard = database.shards.get(shard).await?;
+        // One that has stopped is opened anew, also where no client asks for it.
+        let shard = database.shards.reopen(shard).await?;
         shard.open_stream(&stream_of(&stored.plan), token).await?;
     }
     // Read again: until the streams were taken, an earlier driver could still act on what it knew.

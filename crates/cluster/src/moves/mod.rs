@@ -46,12 +46,12 @@ mod work;
 
 use crate::catalog::Transaction;
 use crate::database::{Database, Strategy};
+use futures::future::{AbortHandle, FutureExt};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
 use isles_kernel::names::{PlanId, ShardId, TenantId};
 use isles_kernel::schema::{SchemaChange, Unit};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Stored, Unsaved};
 use tokio::sync::Notify;
@@ -85,6 +85,8 @@ pub enum Planted {
     VersionByTwo,
     /// The map is read once and never again (planted bug 8).
     OldMap,
+    /// A statement that may have happened is run again, as if it were new (planted bug 7).
+    RetryUnknown,
     /// What was mirrored last is mirrored again when the target serves (planted bug 24).
     ReplayLast,
 }
@@ -95,7 +97,7 @@ pub(crate) struct Moves {
     planted: Option<Planted>,
     driven: Mutex<BTreeMap<PlanId, Arc<Notify>>>,
     /// Drivers that run here.
-    running: Arc<AtomicUsize>,
+    running: Arc<Mutex<BTreeMap<u64, AbortHandle>>>,
     /// Held by whoever says that a shard has strangers, or that it has none any more.
     strangers: tokio::sync::Mutex<()>,
     counted: work::Counted,
@@ -113,7 +115,7 @@ impl Moves {
     }
 
     fn driven(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Notify>>> {
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.driven)
     }
 
     fn drained(&self) -> MutexGuard<'_, BTreeSet<ShardId>> {
@@ -123,30 +125,60 @@ impl Moves {
     /// Tells all drivers to look up; whether any is left.
     pub(crate) fn end(&self) -> bool {
         self.driven().values().for_each(|driver| driver.notify_one());
-        self.running.load(Ordering::SeqCst) > 0
+        !lock(&self.running).is_empty()
     }
 
-    /// Wakes whoever drives a plan here.
-    fn nudge(&self, id: &PlanId) {
-        if let Some(driver) = self.driven().get(id) {
-            driver.notify_one();
+    /// Wakes whoever drives a plan here; if nobody does, somebody must begin, with these news.
+    fn nudge(&self, id: &PlanId) -> Option<Arc<Notify>> {
+        let mut driven = self.driven();
+        match driven.get(id) {
+            Some(driver) => {
+                driver.notify_one();
+                None
+            }
+            None => {
+                let news = Arc::new(Notify::new());
+                driven.insert(id.clone(), news.clone());
+                Some(news)
+            }
         }
+    }
+
+    /// Lets a driver go that has nothing to do; not one that has been told something meanwhile, and must look.
+    fn leave(&self, id: &PlanId, news: &Arc<Notify>) -> bool {
+        let mut driven = self.driven();
+        if news.notified().now_or_never().is_some() {
+            return false;
+        }
+        if driven.get(id).is_some_and(|known| Arc::ptr_eq(known, news)) {
+            driven.remove(id);
+        }
+        true
     }
 }
 
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Says that a driver runs, until it is dropped.
-struct Running(Arc<AtomicUsize>);
+struct Running {
+    number: u64,
+    all: Arc<Mutex<BTreeMap<u64, AbortHandle>>>,
+}
 
 impl Running {
-    fn new(count: &Arc<AtomicUsize>) -> Running {
-        count.fetch_add(1, Ordering::SeqCst);
-        Running(count.clone())
+    fn new(all: &Arc<Mutex<BTreeMap<u64, AbortHandle>>>, handle: AbortHandle) -> Running {
+        let mut running = lock(all);
+        let number = running.last_key_value().map_or(0, |(last, _)| last + 1);
+        running.insert(number, handle);
+        Running { number, all: all.clone() }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        lock(&self.all).remove(&self.number);
     }
 }
 
@@ -300,19 +332,8 @@ impl Database {
 
     /// Sees to it that a plan is driven here, and that its driver looks at it now.
     pub(crate) fn drive(self: &Arc<Self>, id: &PlanId) {
-        let news = {
-            let mut driven = self.moves.driven();
-            if driven.contains_key(id) {
-                None
-            } else {
-                let news = Arc::new(Notify::new());
-                driven.insert(id.clone(), news.clone());
-                Some(news)
-            }
-        };
-        match news {
-            None => self.moves.nudge(id),
-            Some(news) => self.start_driver(id, news),
+        if let Some(news) = self.moves.nudge(id) {
+            self.start_driver(id, news);
         }
     }
 
@@ -321,12 +342,26 @@ impl Database {
         self.start_driver(id, Arc::new(Notify::new()));
     }
 
+    /// Ends all drivers where they stand, as if they had died, and starts others. Nothing of a plan may depend on who
+    /// drives it.
+    pub async fn replace_drivers(self: &Arc<Self>) -> Result<(), SqlError> {
+        lock(&self.moves.running).values().for_each(AbortHandle::abort);
+        self.moves.driven().clear();
+        self.resume_moves().await
+    }
+
+    /// How many drivers of plans run here.
+    pub fn drivers(&self) -> usize {
+        lock(&self.moves.running).len()
+    }
+
     fn start_driver(self: &Arc<Self>, id: &PlanId, news: Arc<Notify>) {
         let (database, id) = (Arc::downgrade(self), id.clone());
         let owner = format!("driver {:016x}", self.env.random());
-        let running = Running::new(&self.moves.running);
+        let (task, handle) = futures::future::abortable(driver::run(database, id, owner, news));
+        let running = Running::new(&self.moves.running, handle);
         self.env.spawn(Box::pin(async move {
-            driver::run(database, id, owner, news).await;
+            let _ended_or_aborted = task.await;
             drop(running);
         }));
     }
@@ -385,5 +420,26 @@ fn source_of(units: &Units, policy: &isles_kernel::routing::RoutingPolicy) -> Re
             let message = format!("what is to be moved is on several shards: {}", names.join(", "));
             Err(MoveError::invalid(message).with_hint("make a plan for each of them").for_people())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// I-13: a command that comes while a driver is about to go is not lost: it stays, or another one begins.
+    #[test]
+    fn a_driver_that_is_told_something_does_not_leave() {
+        let (moves, id) = (Moves::default(), PlanId::new("m1").unwrap());
+        let news = moves.nudge(&id).unwrap();
+        assert!(moves.nudge(&id).is_none(), "there is one");
+        assert!(!moves.leave(&id, &news), "it has been told");
+        let stranger = Arc::new(Notify::new());
+        assert!(moves.leave(&id, &stranger));
+        assert!(moves.nudge(&id).is_none(), "another one's end is not its own");
+        assert!(!moves.leave(&id, &news));
+        assert!(moves.leave(&id, &news));
+        assert!(moves.nudge(&id).is_some(), "another one begins");
     }
 }

@@ -1,12 +1,13 @@
 //! A client that appends to lists and reads them, and remembers what it was told.
 
-use isles_cluster::database::Database;
+use isles_cluster::database::{Config, Database};
 use isles_cluster::roles::Role;
 use isles_cluster::session::{Answer, Login, Session};
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sim::check::{Element, History, Key, Op, Outcome, Txn};
+use isles_sim::disk::Disk;
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,7 +21,7 @@ const OPS_MAX: u64 = 4;
 pub(crate) const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS lists (k int PRIMARY KEY, v text NOT NULL)";
 
 /// What all clients of a history were told.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Record {
     pub(crate) history: History,
     clock: u64,
@@ -50,6 +51,12 @@ impl Record {
         (self.history.txns.len() - 1, element)
     }
 
+    /// Ends a transaction of one who does not say when: what comes later need not have seen it.
+    pub(crate) fn end_sometime(&mut self, at: usize, outcome: Outcome) {
+        let txn = &mut self.history.txns[at];
+        (txn.outcome, txn.completed_at) = (outcome, Some(u64::MAX));
+    }
+
     pub(crate) fn end(&mut self, at: usize, outcome: Outcome) {
         let now = self.tick();
         let txn = &mut self.history.txns[at];
@@ -63,6 +70,8 @@ pub(crate) struct Client {
     pub(crate) record: Shared,
     pub(crate) rng: Rng,
     pub(crate) looks: Looks,
+    /// Whether half of what it does is one statement, which is not in a transaction block.
+    pub(crate) is_brief: bool,
     /// How long it thinks at most between two transactions, and with which clock.
     pub(crate) thinks: Option<(Arc<dyn Env>, Duration)>,
 }
@@ -73,6 +82,16 @@ pub(crate) enum Looks {
     Any,
     /// Once: what it sees of a list is one moment even where a transaction is not.
     Once,
+}
+
+/// A database of SQLite shards on a simulated disk.
+pub(crate) fn config(disk: &Disk, name: &str, shards: usize) -> Config {
+    let folder = std::env::temp_dir().join(format!("isles-{name}-{}", std::process::id()));
+    let mut config = Config::sqlite(folder, shards);
+    config.sqlite.base_vfs = Some(disk.vfs_name().into());
+    config.sqlite.gather = Duration::ZERO;
+    config.catalog.vfs = Some(disk.vfs_name().into());
+    config
 }
 
 pub(crate) fn session(database: &Arc<Database>) -> Result<Session, SqlError> {
@@ -176,7 +195,9 @@ impl Client {
     }
 
     async fn transaction(&mut self) {
-        let mut steps: Vec<Step> = (0..1 + self.rng.below(OPS_MAX)).map(|_| self.draw()).collect();
+        let is_brief = self.is_brief && self.rng.chance(1, 2);
+        let count = if is_brief { 1 } else { 1 + self.rng.below(OPS_MAX) };
+        let mut steps: Vec<Step> = (0..count).map(|_| self.draw()).collect();
         if self.looks == Looks::Once {
             let mut seen = Vec::new();
             steps.retain(|step| {
@@ -186,7 +207,7 @@ impl Client {
                 fresh
             });
         }
-        let alone = steps.len() == 1 && self.rng.chance(1, 2);
+        let alone = steps.len() == 1 && (is_brief || self.rng.chance(1, 2));
         let at = {
             let mut record = self.record();
             let invoked_at = record.tick();

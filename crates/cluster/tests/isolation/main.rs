@@ -15,3 +15,4 @@ mod client;
 mod moving;
 mod postgres;
 mod simulated;
+mod sweep;

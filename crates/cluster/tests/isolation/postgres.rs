@@ -27,7 +27,9 @@ async fn history(shards: usize, level: &str, looks: Looks) -> (Result<Checked, K
         ask(&mut session, &said).await.unwrap();
         // Two that wait for each other on different servers wait until then: neither server sees the ring.
         ask(&mut session, "SET statement_timeout = '1s'").await.unwrap();
-        clients.push(tokio::spawn(Client { number, session, record, rng, looks, thinks: None }.run(TXNS)));
+        clients.push(tokio::spawn(
+            Client { number, session, record, rng, looks, is_brief: false, thinks: None }.run(TXNS),
+        ));
     }
     for client in clients {
         client.await.unwrap();

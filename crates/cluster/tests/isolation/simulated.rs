@@ -61,12 +61,7 @@ fn run(disk: &Arc<Disk>, seed: u64, planted: Option<Planted>) -> Result<Report, 
 
 impl Driver {
     fn config(&self) -> Config {
-        let folder = std::env::temp_dir().join(format!("isles-isolation-{}", std::process::id()));
-        let mut config = Config { planted: self.planted, ..Config::sqlite(folder, SHARDS) };
-        config.sqlite.base_vfs = Some(self.disk.vfs_name().into());
-        config.sqlite.gather = Duration::ZERO;
-        config.catalog.vfs = Some(self.disk.vfs_name().into());
-        config
+        Config { planted: self.planted, ..client::config(&self.disk, "isolation", SHARDS) }
     }
 
     fn saw(&mut self, what: &'static str) {
@@ -109,7 +104,7 @@ impl Driver {
         for number in 0..CLIENTS {
             let rng = self.sim.rng(&format!("client {number} {}", self.sim.elapsed().as_micros()));
             let (session, record) = (session(database)?, self.record.clone());
-            let client = Client { number, session, record, rng, looks: Looks::Any, thinks: None };
+            let client = Client { number, session, record, rng, looks: Looks::Any, is_brief: false, thinks: None };
             self.sim.node(NODE).spawn_named("client", Box::pin(client.run(TXNS)));
         }
         Ok(())

@@ -9,8 +9,11 @@
 #[allow(dead_code, reason = "other tests use more of it")]
 mod harness;
 mod lifecycle;
+mod matrix;
+mod peers;
 mod refusals;
 mod shards;
+mod targets;
 mod under_load;
 mod world;
 
@@ -83,4 +86,38 @@ between_engines! {
     transactions_over_a_cutover_commit_or_fail_whole,
     stale_gateway_write_is_fenced,
     slow_consumer_log_cap,
+}
+
+between_engines! {
+    matrix in all_of_matrix:
+    statements_go_on_at_the_target,
+    settings_stay_as_they_are,
+    portals_and_cursors_end_as_they_began,
+    transactions_that_have_seen_nothing_go_on,
+    a_transaction_that_has_read_is_told,
+    a_transaction_that_has_written_commits_first,
+    copies_over_a_cutover_are_whole,
+}
+
+between_engines! {
+    peers in all_of_peers:
+    plans_from_before_a_switch_follow_it,
+    a_dry_run_changes_nothing,
+    undone_at_every_stage_and_then_done,
+    keys_that_sort_strangely_are_copied_once,
+    values_are_the_same_copied_and_mirrored,
+    one_key_again_and_again_in_one_transaction,
+    a_row_that_the_target_refuses_ends_the_plan,
+    large_transactions_at_the_hand_over_are_whole,
+    an_idle_tenant_on_a_busy_shard_moves,
+    a_large_value_that_does_not_change_stays,
+    what_does_not_move_is_not_touched,
+    a_hot_row_does_not_keep_a_move_from_its_end,
+    copied_rows_are_no_changes,
+    a_row_whose_bucket_changes_is_there_once,
+}
+
+between_engines! {
+    targets in all_of_targets:
+    a_target_with_other_tables_takes_nothing,
 }

@@ -156,6 +156,28 @@ impl World {
         self.until(plan, &format!("{stage:?}"), |plan| plan.stage == stage).await
     }
 
+    /// A plan whose changes are mirrored, and nothing copied yet.
+    pub(crate) async fn captured(&self, units: Units, options: Options) -> Plan {
+        let plan = self.plan(units, options).await.unwrap();
+        self.command(&plan, Event::StartDualWrite).await.unwrap();
+        self.until_stage(&plan, Stage::Capturing).await
+    }
+
+    /// A plan that has been copied and is mirrored.
+    pub(crate) async fn copied(&self, units: Units, options: Options) -> Plan {
+        let plan = self.captured(units, options).await;
+        self.command(&plan, Event::RunBackfill).await.unwrap();
+        self.until_stage(&plan, Stage::Ready).await
+    }
+
+    /// Lets a plan go on by itself to its end, which is a good one.
+    pub(crate) async fn end(&self, plan: &Plan) -> Plan {
+        self.database().run_move(plan.id.as_str(), true).await.unwrap();
+        let done = self.until_stage(plan, Stage::Done).await;
+        assert_eq!(done.phase, Phase::Completed, "{done:?}");
+        done
+    }
+
     /// Moves, up to where the target serves and a rollback is possible.
     pub(crate) async fn move_to(&self, target: usize, units: Units) -> Plan {
         let order = Order { target: shard(target), ..self.order(units, by_itself()) };

@@ -97,6 +97,9 @@ const OWN_WRITE_TIME: Duration = Duration::from_secs(30);
 /// A schema change may have to read whole tables.
 const SCHEMA_TIME: Duration = Duration::from_secs(3_600);
 
+/// How long a write may be on its way after its claim was compared, where that is planted.
+const PLANTED_GAP_MICROS: u64 = 20_000;
+
 /// How a shard's file is opened.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
@@ -366,6 +369,8 @@ impl Shard for SqliteShard {
         }
         if self.shared.options.plants(Planted::FenceOutsideTransaction) {
             self.shared.published.load().fences.check(&request.claim, request.access)?;
+            let gap = Duration::from_micros(self.shared.env.random() % PLANTED_GAP_MICROS);
+            self.shared.env.sleep(gap).await;
         }
         let (reply, answer) = oneshot::channel();
         let deadline = self.shared.env.elapsed() + request.limits.time;

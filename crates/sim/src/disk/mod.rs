@@ -66,6 +66,15 @@ pub enum Times {
     Forever,
 }
 
+/// What is wrong with some files and not with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// They cannot be reached: the device is away.
+    Away,
+    /// They cannot grow: the device is full.
+    Full,
+}
+
 /// How many operations of each kind there have been since the disk was new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -174,6 +183,15 @@ impl Disk {
         self.state().faults.quota_bytes = bytes;
     }
 
+    /// From now on files whose path contains `part` are in trouble, and the others are not; until it is ended.
+    pub fn trouble(&self, part: &str, trouble: Trouble) {
+        self.state().faults.trouble = Some((part.to_owned(), trouble));
+    }
+
+    pub fn end_trouble(&self) {
+        self.state().faults.trouble = None;
+    }
+
     /// Removes every fault that is waiting to strike.
     pub fn heal(&self) {
         self.state().faults = Faults::default();
@@ -259,6 +277,14 @@ struct Faults {
     read: Option<Fault>,
     full_at: Option<u64>,
     quota_bytes: Option<u64>,
+    trouble: Option<(String, Trouble)>,
+}
+
+impl Faults {
+    fn has(&self, trouble: Trouble, name: Option<&str>) -> bool {
+        let (Some((part, which)), Some(name)) = (&self.trouble, name) else { return false };
+        *which == trouble && name.contains(part.as_str())
+    }
 }
 
 const DEAD: Code = Code(ffi::SQLITE_IOERR);
@@ -387,6 +413,9 @@ impl Vfs for DiskVfs {
         let mut state = lock(&self.state);
         let life = state.life;
         state.alive(life)?;
+        if state.faults.has(Trouble::Away, name.as_deref()) {
+            return Err(Code(ffi::SQLITE_CANTOPEN));
+        }
         let found = name.as_deref().and_then(|name| state.directory.find(name));
         let inode = match found {
             Some(_) if may_create && flags & ffi::SQLITE_OPEN_EXCLUSIVE != 0 => return Err(Code(ffi::SQLITE_CANTOPEN)),
@@ -408,7 +437,8 @@ impl Vfs for DiskVfs {
             id,
             inode,
             syncs_directory: may_create && flags & LOGS != 0,
-            deleted_on_close: name.filter(|_| flags & ffi::SQLITE_OPEN_DELETEONCLOSE != 0),
+            deleted_on_close: name.clone().filter(|_| flags & ffi::SQLITE_OPEN_DELETEONCLOSE != 0),
+            name,
             shm: None,
         };
         Ok((file, flags))
@@ -461,6 +491,7 @@ struct DiskFile {
     life: u64,
     id: HandleId,
     inode: InodeId,
+    name: Option<String>,
     /// Whether the next sync also syncs the directory.
     syncs_directory: bool,
     deleted_on_close: Option<String>,
@@ -472,7 +503,20 @@ impl DiskFile {
     fn alive(&self) -> Result<MutexGuard<'_, State>, Code> {
         let state = lock(&self.state);
         state.alive(self.life)?;
-        Ok(state)
+        match state.faults.has(Trouble::Away, self.name.as_deref()) {
+            true => Err(DEAD),
+            false => Ok(state),
+        }
+    }
+
+    /// Counts a write that makes the file end at `end`.
+    fn operate_write(&self, state: &mut State, end: u64) -> Result<(), Code> {
+        let growth = end.saturating_sub(contents(state, self.inode)?.size());
+        state.operate_write(self.life, growth)?;
+        match growth > 0 && state.faults.has(Trouble::Full, self.name.as_deref()) {
+            true => Err(Code(ffi::SQLITE_FULL)),
+            false => Ok(()),
+        }
     }
 
     /// Gives back locks and memory that are shared with other handles.
@@ -507,17 +551,14 @@ impl VfsFile for DiskFile {
 
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), Code> {
         let mut state = self.alive()?;
-        let end = offset + bytes.len() as u64;
-        let growth = end.saturating_sub(contents(&mut state, self.inode)?.size());
-        state.operate_write(self.life, growth)?;
+        self.operate_write(&mut state, offset + bytes.len() as u64)?;
         contents(&mut state, self.inode)?.write(bytes, offset);
         Ok(())
     }
 
     fn truncate(&mut self, size: u64) -> Result<(), Code> {
         let mut state = self.alive()?;
-        let growth = size.saturating_sub(contents(&mut state, self.inode)?.size());
-        state.operate_write(self.life, growth)?;
+        self.operate_write(&mut state, size)?;
         contents(&mut state, self.inode)?.truncate(size);
         Ok(())
     }

@@ -271,6 +271,7 @@ impl Driver {
             }
             Effect::FenceGiver => {
                 self.mirror().await?;
+                self.database.check_schema_of(&lane.taker).await?;
                 self.paused = Some(self.database.env.elapsed());
                 switch::fence_giver(&lane, self.pause_left()).await
             }

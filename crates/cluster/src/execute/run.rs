@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A statement that waits for a cutover looks again after so long, if nobody tells it earlier.
-const HELD_LOOK: Duration = Duration::from_millis(20);
+const HELD_LOOK: Duration = Duration::from_millis(50);
 /// How often a statement that conflicts with another is sent again.
 const ATTEMPTS: u32 = 8;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 const LEASE: Duration = Duration::from_secs(5);
 /// How often a driver says that it lives, and how it is.
 const TICK: Duration = Duration::from_millis(500);
-/// How long a mirror that has nothing to do waits for news.
+/// How long a mirror that has come to the log's end waits for more.
 const IDLE: Duration = Duration::from_millis(20);
 /// A driver that is not needed, or cannot go on, looks again after so long; twice as long each time, up to a limit.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -270,6 +270,7 @@ impl Driver {
             }
             Effect::FenceGiver => {
                 self.mirror().await?;
+                self.database.check_schema_of(&lane.taker).await?;
                 self.paused = Some(self.database.env.elapsed());
                 switch::fence_giver(&lane, self.pause_left()).await
             }
@@ -351,7 +352,9 @@ impl Driver {
         let until = env.elapsed() + time;
         while env.elapsed() < until {
             let lost = self.plan().no_way_back;
-            if !lost && self.mirror().await?.page(&lane, None).await? == Mirrored::Some {
+            // A page that is not full is all there is. Waiting a moment makes the next one larger: one transaction on the
+            // taker for what came meanwhile, instead of one after the other that take the time of everyone else.
+            if !lost && self.mirror().await?.page(&lane, None).await? == Mirrored::Full {
                 self.tick().await?;
                 continue;
             }

@@ -37,6 +37,9 @@ pub(super) struct Mirror {
 /// What one page brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mirrored {
+    /// As much as a page holds: there is more.
+    Full,
+    /// What there was.
     Some,
     /// There was nothing new.
     Nothing,
@@ -67,7 +70,7 @@ impl Mirror {
             self.stored = end;
         }
         self.position = end;
-        Ok(Mirrored::Some)
+        Ok(if page.changes.len() < PAGE { Mirrored::Some } else { Mirrored::Full })
     }
 
     /// Applies everything up to a position.

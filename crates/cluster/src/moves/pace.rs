@@ -2,17 +2,23 @@
 //!
 //! A copy shares its two shards with everyone else. While nobody else works there it goes as fast as it can. As soon as
 //! somebody does, its batches become short, since each holds the taker's writer while it is applied, and after each it
-//! rests for as long as the batch took.
+//! rests for longer than the batch took, so that most of the time is others'.
+//!
+//! A batch has a price of its own, whatever is in it: a page read, a commit, a flush. On a busy machine all of that
+//! takes long, and smaller batches would not be shorter but only more. So there is a smallest size, at which the rows
+//! cost about as much as the batch.
 
 use std::time::Duration;
 
 /// Rows of the first batch; of the smallest and of the largest.
 const FIRST_ROWS: usize = 500;
-const MIN_ROWS: usize = 20;
+const MIN_ROWS: usize = 100;
 const MAX_ROWS: usize = 10_000;
 /// How long a batch should take while others work, and while nobody does.
 const SHORT: Duration = Duration::from_millis(4);
 const LONG: Duration = Duration::from_millis(100);
+/// While others work, the copy rests so many times as long as it works.
+const REST: u32 = 2;
 /// A rest is no longer than this, whatever a batch took.
 const MAX_REST: Duration = Duration::from_millis(100);
 
@@ -48,7 +54,7 @@ impl Pace {
         if rows >= self.rows || fitting < self.rows as f64 {
             self.rows = (fitting as usize).clamp(MIN_ROWS, bound);
         }
-        if others == Others::Working { took.min(MAX_REST) } else { Duration::ZERO }
+        if others == Others::Working { (took * REST).min(MAX_REST) } else { Duration::ZERO }
     }
 }
 

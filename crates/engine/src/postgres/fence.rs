@@ -340,7 +340,7 @@ pub(super) async fn set(
     let locks: Vec<i32> = change_locks(&table, fences).into_iter().collect();
     fences.iter().try_for_each(|fence| table.set(fence))?;
     let lock = format!("SELECT pg_advisory_xact_lock({LOCK_CLASS}, slot) FROM unnest($1::int[]) AS slot");
-    conn.query(&lock, &[&locks]).await.map_err(fault::before_commit)?;
+    conn.rows(&lock, &[&locks]).await?;
     store(conn, &table).await
 }
 
@@ -371,7 +371,7 @@ pub(super) async fn refuse_served(conn: &Conn, units: &[Claimed]) -> Result<()> 
 
 pub(super) async fn load(conn: &Conn) -> Result<Vec<Fence>> {
     let text = "SELECT kind, name, first, last, version, mode FROM _isles.fence";
-    let rows = conn.query(text, &[]).await.map_err(fault::before_commit)?;
+    let rows = conn.rows(text, &[]).await?;
     let fences: Result<Vec<Fence>> = rows.iter().map(fence_of).collect();
     // Through the table, which gives them the one order that both engines have.
     Ok(FenceTable::from_fences(fences?)?.fences())
@@ -429,6 +429,5 @@ async fn store(conn: &Conn, table: &FenceTable) -> Result<()> {
     conn.batch_execute("DELETE FROM _isles.fence").await.map_err(fault::before_commit)?;
     let insert = "INSERT INTO _isles.fence (kind, name, first, last, version, mode) \
                   SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])";
-    conn.execute(insert, &[&kinds, &names, &firsts, &lasts, &versions, &modes]).await.map_err(fault::before_commit)?;
-    Ok(())
+    conn.rows(insert, &[&kinds, &names, &firsts, &lasts, &versions, &modes]).await.map(drop)
 }

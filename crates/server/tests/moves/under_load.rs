@@ -16,7 +16,7 @@ const SHARE: f64 = 0.7;
 /// One load at a time: two at once would each find a capacity that the other one takes away.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// I-1, I-11, I-14: no client sees an error, and each has exactly what was acknowledged to it.
+/// No client sees an error, and each has exactly what was acknowledged to it.
 async fn clients_do_not_notice_moves(setup: Setup) {
     let _alone = ALONE.lock().await;
     let server = Server::start(setup).await;
@@ -44,16 +44,19 @@ async fn clients_do_not_notice_moves(setup: Setup) {
     assert!(outcome.writes > 100, "{} writes", outcome.writes);
 }
 
+/// I-1, I-11, I-14
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_do_not_notice_moves_between_sqlite_files() {
     clients_do_not_notice_moves(Setup::Sqlite { shards: 2 }).await;
 }
 
+/// I-1, I-11, I-14
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_do_not_notice_moves_between_postgresql_servers() {
     clients_do_not_notice_moves(Setup::Postgres { shards: 2 }).await;
 }
 
+/// I-1, I-11, I-14
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_do_not_notice_moves_from_sqlite_to_postgresql() {
     clients_do_not_notice_moves(Setup::Both { each: 1 }).await;

@@ -576,8 +576,7 @@ fn moves_lose_nothing_under_faults() {
     }
 }
 
-/// I-69: planted bug 1, planted bug 2, planted bug 3, planted bug 4, planted bug 6, planted bug 7, planted bug 8 and
-/// planted bug 24 each break a history.
+/// I-69, planted bugs 1 and 2 and 3 and 4 and 6 and 7 and 8 and 24: each breaks a history.
 #[test]
 fn planted_bugs_of_moves_are_found() {
     use isles_cluster::moves::Planted as Move;

@@ -19,7 +19,7 @@
 //! | pgdog #940: a large value that has not changed becomes empty | `a_large_value_that_does_not_change_stays` |
 //! | pgdog #866: deletes by other columns than the key | `keys_that_sort_strangely_are_copied_once` |
 //! | pgdog #869, #968, #1489: reference tables twice, rows of no tenant | `what_does_not_move_is_not_touched` |
-//! | pgdog #894, #914, #1028: the target restarts during the copy | `a_target_that_is_away_is_waited_for` |
+//! | pgdog #894, #914, #1028: the target goes away during the copy | `moves_lose_nothing_under_faults` ("shard away"), `a_target_without_room_is_waited_for` |
 //! | pgdog #1347, citus #7426: the target has other tables | `a_target_with_other_tables_takes_nothing`, `what_does_not_move_is_not_touched` |
 //! | citus #6050: a table is made during the move | `ddl_during_move` |
 //! | citus #6580: a move that is given up leaves rows | `undone_at_every_stage_and_then_done` |

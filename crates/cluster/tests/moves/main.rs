@@ -96,6 +96,7 @@ between_engines! {
     transactions_that_have_seen_nothing_go_on,
     a_transaction_that_has_read_is_told,
     a_transaction_that_has_written_commits_first,
+    a_pipeline_that_has_written_commits_first,
     copies_over_a_cutover_are_whole,
 }
 
@@ -107,7 +108,7 @@ between_engines! {
     keys_that_sort_strangely_are_copied_once,
     values_are_the_same_copied_and_mirrored,
     one_key_again_and_again_in_one_transaction,
-    a_row_that_the_target_refuses_ends_the_plan,
+    a_row_in_the_way_gives_way,
     large_transactions_at_the_hand_over_are_whole,
     an_idle_tenant_on_a_busy_shard_moves,
     a_large_value_that_does_not_change_stays,

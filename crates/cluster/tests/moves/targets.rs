@@ -1,66 +1,24 @@
-//! Targets that are away, full, or not what they should be: the plan waits or says why, and the source serves all the time.
+//! Targets that are full, or not what they should be: the plan waits or says why, and the source serves all the time.
 //!
-//! Over SQLite the shards are on a simulated disk, of which a part can be taken away or filled; over PostgreSQL the target
-//! is a server of its own, which is killed and started again.
+//! A target that is away is met by the simulated histories. Here SQLite shards are on a simulated disk, of which a part
+//! can be filled.
 
 use crate::harness::{Db, env};
 use crate::world::{Pair, SCHEMA, World, by_itself, shard, tenants};
-use isles_cluster::database::{Config, Database, ShardPlace};
+use isles_cluster::database::{Config, Database};
 use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Stage};
 use isles_kernel::schema::SchemaChange;
 use isles_sim::disk::{Disk, Trouble};
-use isles_sim::pgserver::{PgOptions, PgServer};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What can be done to a target.
-enum Target {
-    Disk(Arc<Disk>),
-    Server(Arc<PgServer>),
-}
-
-impl Target {
-    async fn leave(&self) {
-        match self {
-            Target::Disk(disk) => disk.trouble("/s1/", Trouble::Away),
-            Target::Server(server) => {
-                let server = server.clone();
-                tokio::task::spawn_blocking(move || server.kill9()).await.unwrap();
-            }
-        }
-    }
-
-    async fn come_back(&self) {
-        match self {
-            Target::Disk(disk) => disk.end_trouble(),
-            Target::Server(server) => {
-                let server = server.clone();
-                tokio::task::spawn_blocking(move || server.restart()).await.unwrap();
-            }
-        }
-    }
-}
-
-async fn on_a_disk() -> (World, Target) {
+async fn on_a_disk() -> (World, Arc<Disk>) {
     let disk = Arc::new(Disk::new(7).expect("a disk"));
     let folder = tempfile::tempdir().unwrap();
     let mut config = Config::sqlite(folder.path(), 2);
     config.sqlite.base_vfs = Some(disk.vfs_name().into());
     config.catalog.vfs = Some(disk.vfs_name().into());
-    (open(config, folder).await, Target::Disk(disk))
-}
-
-async fn on_a_server() -> (World, Target) {
-    let start = || {
-        let server = PgServer::start(PgOptions { fsync: false, ..PgOptions::default() });
-        let url = server.create_database();
-        (Arc::new(server), url)
-    };
-    let (server, url) = tokio::task::spawn_blocking(start).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let shards = vec![ShardPlace::Sqlite, ShardPlace::Postgres { url }];
-    let config = Config { shards, ..Config::sqlite(folder.path(), 2) };
-    (open(config, folder).await, Target::Server(server))
+    (open(config, folder).await, disk)
 }
 
 async fn open(config: Config, folder: tempfile::TempDir) -> World {
@@ -84,72 +42,10 @@ async fn complaint(world: &World, plan: &Plan) -> Plan {
     world.until(plan, "a reason", |plan| plan.error_message.is_some() || plan.cutover.aborted.is_some()).await
 }
 
-/// W5b: (pgdog #894) a target that is away when the plan is made, during the mirror, during the copy, and at the cutover.
-async fn is_waited_for((world, target): (World, Target)) {
-    let name = world.tenant_with_rows("acme", 20).await;
-    let version = world.version();
-    // When the plan is made: it is not.
-    target.leave().await;
-    let refused = world.plan(tenants(&[&name]), by_itself()).await.unwrap_err();
-    assert!(matches!(refused.sqlstate, "08006" | "57P03" | "58030"), "{refused:?}");
-    assert!(world.database().moves().await.unwrap().is_empty());
-    serves(&world, &name).await;
-    target.come_back().await;
-    let plan = planned(&world, &name).await;
-    // When its changes begin to be mirrored.
-    target.leave().await;
-    world.command(&plan, Event::StartDualWrite).await.unwrap();
-    assert_eq!(complaint(&world, &plan).await.stage, Stage::Preparing);
-    serves(&world, &name).await;
-    target.come_back().await;
-    world.until_stage(&plan, Stage::Capturing).await;
-    // When its rows are copied.
-    target.leave().await;
-    world.command(&plan, Event::RunBackfill).await.unwrap();
-    assert_eq!(complaint(&world, &plan).await.stage, Stage::Copying);
-    serves(&world, &name).await;
-    target.come_back().await;
-    world.until_stage(&plan, Stage::Ready).await;
-    world.command(&plan, Event::WaiveVerification).await.unwrap();
-    // At the cutover: it is given up, and the source is open again.
-    target.leave().await;
-    world.command(&plan, Event::Cutover).await.unwrap();
-    world.until(&plan, "an abort", |plan| plan.cutover.aborted.is_some()).await;
-    assert_eq!(world.version(), version);
-    serves(&world, &name).await;
-    target.come_back().await;
-    let before = world.rows_of(&name).await;
-    let done = world.end(&plan).await;
-    assert_eq!((done.phase, world.version()), (Phase::Completed, version + 1));
-    assert_eq!(world.rows_of(&name).await, before);
-    assert_eq!((world.stored_on(0, "notes").await, world.stored_on(1, "notes").await), (0, 20));
-    // Four writes were acknowledged while it was away.
-    assert_eq!(world.client_of(&name).await.run("SELECT n FROM notes WHERE id = 0").await, ["4"]);
-}
-
-/// A target that was away a moment ago may need another one to be found.
-async fn planned(world: &World, name: &str) -> Plan {
-    for _ in 0..100 {
-        match world.plan(tenants(&[name]), Options { pause_limit_ms: 2_000, ..Options::default() }).await {
-            Ok(plan) => return plan,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
-    panic!("the target does not come back")
-}
-
-/// Pgdog #894, #914, #1028.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_away_is_waited_for() {
-    is_waited_for(on_a_disk().await).await;
-    is_waited_for(on_a_server().await).await;
-}
-
 /// A target without room: the copy waits and says so, the source serves, and it goes on when there is room.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_without_room_is_waited_for() {
-    let (world, target) = on_a_disk().await;
-    let Target::Disk(disk) = target else { panic!("it is a disk") };
+    let (world, disk) = on_a_disk().await;
     let name = world.tenant_with_rows("acme", 30).await;
     let large = "x".repeat(200_000);
     world.client_of(&name).await.run(&format!("INSERT INTO notes (id, body) VALUES (100, '{large}')")).await;
@@ -170,8 +66,7 @@ async fn a_target_without_room_is_waited_for() {
 /// Undone while the target is full: what is left there goes when there is room, and the source never noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_move_to_a_target_without_room_is_undone() {
-    let (world, target) = on_a_disk().await;
-    let Target::Disk(disk) = target else { panic!("it is a disk") };
+    let (world, disk) = on_a_disk().await;
     let name = world.tenant_with_rows("acme", 30).await;
     let plan = world.copied(tenants(&[&name]), Options::default()).await;
     disk.trouble("/s1/", Trouble::Full);

@@ -546,21 +546,37 @@ fn new_disk() -> Arc<Disk> {
     Arc::new(Disk::new(0).expect("a disk"))
 }
 
+/// Histories side by side, as many as there are cores, each of them by its seed alone.
+fn run_all(seeds: &std::ops::Range<u64>) -> Report {
+    let lanes = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u64;
+    let lane = |first: u64| {
+        let (disk, mut total) = (new_disk(), Report::default());
+        for seed in (first..seeds.end).step_by(lanes as usize) {
+            let report = run(&disk, seed, None)
+                .unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}\nreplay: cargo xtask sim {seed:#x}"));
+            total.add(report);
+        }
+        total
+    };
+    let mut total = Report::default();
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|n| scope.spawn(move || lane(seeds.start + n))).collect();
+        for lane in lanes {
+            total.add(lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+    });
+    total
+}
+
 /// I-1, I-7, I-8, I-10, I-11, I-12, I-13, I-15, I-17, I-19, I-21, I-64, I-66: clients, an operator, two drivers, old maps,
 /// crashes.
 #[test]
 fn moves_lose_nothing_under_faults() {
-    let disk = new_disk();
     let seeds = match number("ISLES_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("ISLES_SIM_SEEDS").unwrap_or(SEEDS),
     };
-    let mut total = Report::default();
-    for seed in seeds.clone() {
-        let report = run(&disk, seed, None)
-            .unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}\nreplay: cargo xtask sim {seed:#x}"));
-        total.add(report);
-    }
+    let total = run_all(&seeds);
     let histories = seeds.end - seeds.start;
     println!("{histories} histories, {:?}, {:#?}", total.checked, total.seen);
     println!("of {histories} histories: {:#?}", total.histories);

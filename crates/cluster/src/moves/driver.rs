@@ -63,11 +63,23 @@ pub(super) async fn run(database: Weak<Database>, id: PlanId, owner: String, new
             Err(Halt::Superseded) => wait = LEASE / 2,
             Err(Halt::Later(error) | Halt::Never(error)) => {
                 tracing::warn!(plan = %id, %error, "move waits");
+                tell_why(&open, &id, &error).await;
                 wait = (wait * 2).min(MAX_WAIT);
             }
         }
         drop(open);
         let _ = futures::future::select(Box::pin(news.notified()), env.sleep(wait)).await;
+    }
+}
+
+/// Says in a plan why it does not go on, if its driver has not come so far as to say it. If it cannot be said now, the
+/// next try says it.
+async fn tell_why(database: &Database, id: &PlanId, error: &SqlError) {
+    let catalog = database.catalog().as_ref();
+    let Ok(Some(stored)) = store::load(catalog, id).await else { return };
+    let plan = Plan { error_message: Some(error.to_string()), ..stored.plan.clone() };
+    if plan.is_active() && plan.error_message != stored.plan.error_message {
+        let _ = store::save(catalog, &stored, plan, None, Transaction::new()).await;
     }
 }
 

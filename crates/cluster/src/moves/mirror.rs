@@ -17,9 +17,13 @@ use isles_engine::error::ShardError;
 use isles_engine::shard::{EVENT_ROWS, Incoming};
 use isles_kernel::change::Change;
 use isles_kernel::names::Seq;
+use std::time::Duration;
 
 /// Changes read at once.
 const PAGE: usize = *EVENT_ROWS.end();
+
+/// How long the mirror waits for the giver's writer to tell it how far it is: shorter than the driver's lease.
+const TELL_LIMIT: Duration = Duration::from_millis(500);
 
 /// Where the mirror stands.
 #[derive(Debug, Clone, Default)]
@@ -128,8 +132,16 @@ impl Mirror {
             self.stored = self.position;
         }
         if self.stored > self.told {
-            lane.giver().await?.advance(&lane.stream, self.stored).await?;
-            self.told = self.stored;
+            let giver = lane.giver().await?;
+            tokio::select! {
+                biased;
+                advanced = giver.advance(&lane.stream, self.stored) => {
+                    advanced?;
+                    self.told = self.stored;
+                }
+                // Its writer is taken. The log stays as long as it is, and the mirror goes on.
+                () = lane.database.env.sleep(TELL_LIMIT) => {}
+            }
         }
         Ok(())
     }

@@ -260,27 +260,29 @@ pub(crate) async fn large_transactions_at_the_hand_over_are_whole(world: World) 
     let mut client = world.client_of(&name).await;
     let rows: Vec<String> = (0..500).map(|n| format!("({n}, 0)")).collect();
     client.run(&format!("INSERT INTO notes (id, n) VALUES {}", rows.join(", "))).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stopped, counted) = (stop.clone(), rounds.clone());
     let writer = tokio::spawn(async move {
-        let mut rounds = 0;
         while !stopped.load(Ordering::SeqCst) {
             client.run("BEGIN").await;
             client.run("UPDATE notes SET n = n + 1 WHERE id < 250").await;
             client.run("UPDATE notes SET n = n + 1 WHERE id >= 250").await;
             client.run("COMMIT").await;
-            rounds += 1;
+            counted.fetch_add(1, Ordering::SeqCst);
             // The mirror of a debug build must be able to follow.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        rounds
     });
-    for round in 0..2 {
+    // There and back, until some transactions have met a move.
+    for round in 0.. {
         world.move_wholly(1 - round % 2, tenants(&[&name])).await;
+        if round % 2 == 1 && rounds.load(Ordering::SeqCst) > 2 {
+            break;
+        }
     }
     stop.store(true, Ordering::SeqCst);
-    let rounds: i64 = writer.await.unwrap();
-    assert!(rounds > 2, "{rounds}");
+    writer.await.unwrap();
+    let rounds = rounds.load(Ordering::SeqCst);
     let found = world.client_of(&name).await.run("SELECT min(n), max(n), count(*) FROM notes").await;
     assert_eq!(found, [format!("{rounds}|{rounds}|500")]);
 }

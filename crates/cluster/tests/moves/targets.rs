@@ -1,14 +1,15 @@
 //! Targets that are full, or not what they should be: the plan waits or says why, and the source serves all the time.
 //!
-//! A target that is away is met by the simulated histories. Here SQLite shards are on a simulated disk, of which a part
-//! can be filled.
+//! SQLite shards are on a simulated disk here, of which a part can be filled; PostgreSQL shards on a server that is stopped
+//! and started again.
 
 use crate::harness::{Db, env};
 use crate::world::{Pair, SCHEMA, World, by_itself, shard, tenants};
-use isles_cluster::database::{Config, Database};
+use isles_cluster::database::{Config, Database, ShardPlace};
 use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Stage};
 use isles_kernel::schema::SchemaChange;
 use isles_sim::disk::{Disk, Trouble};
+use isles_sim::pgserver::{PgOptions, PgServer};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,82 @@ async fn serves(world: &World, name: &str) {
 
 async fn complaint(world: &World, plan: &Plan) -> Plan {
     world.until(plan, "a reason", |plan| plan.error_message.is_some() || plan.cutover.aborted.is_some()).await
+}
+
+async fn on_a_server() -> (World, Arc<PgServer>) {
+    let start = || {
+        let server = PgServer::start(PgOptions { fsync: false, ..PgOptions::default() });
+        let url = server.create_database();
+        (Arc::new(server), url)
+    };
+    let (server, url) = tokio::task::spawn_blocking(start).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shards = vec![ShardPlace::Sqlite, ShardPlace::Postgres { url }];
+    let config = Config { shards, ..Config::sqlite(folder.path(), 2) };
+    (open(config, folder).await, server)
+}
+
+async fn leave(server: &Arc<PgServer>) {
+    let server = server.clone();
+    tokio::task::spawn_blocking(move || server.stop_immediate()).await.unwrap();
+}
+
+async fn come_back(server: &Arc<PgServer>) {
+    let server = server.clone();
+    tokio::task::spawn_blocking(move || server.restart()).await.unwrap();
+}
+
+/// A target that was away a moment ago may need another one to be found.
+async fn planned(world: &World, name: &str) -> Plan {
+    for _ in 0..100 {
+        match world.plan(tenants(&[name]), Options { pause_limit_ms: 2_000, ..Options::default() }).await {
+            Ok(plan) => return plan,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+    panic!("the target does not come back")
+}
+
+/// Pgdog #894, #914, #1028: a target that is away when the plan is made, when its changes begin to be mirrored, during the
+/// copy, and at the cutover. The plan says why it waits, the source serves all the time, and the move ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_away_is_waited_for() {
+    let (world, server) = on_a_server().await;
+    let name = world.tenant_with_rows("acme", 20).await;
+    let version = world.version();
+    leave(&server).await;
+    let refused = world.plan(tenants(&[&name]), by_itself()).await.unwrap_err();
+    assert!(matches!(refused.sqlstate, "08006" | "57P03" | "58030"), "{refused:?}");
+    assert!(world.database().moves().await.unwrap().is_empty());
+    serves(&world, &name).await;
+    come_back(&server).await;
+    let plan = planned(&world, &name).await;
+    leave(&server).await;
+    world.command(&plan, Event::StartDualWrite).await.unwrap();
+    assert_eq!(complaint(&world, &plan).await.stage, Stage::Preparing);
+    serves(&world, &name).await;
+    come_back(&server).await;
+    world.until(&plan, "silence", |plan| plan.stage == Stage::Capturing && plan.error_message.is_none()).await;
+    leave(&server).await;
+    world.command(&plan, Event::RunBackfill).await.unwrap();
+    assert_eq!(complaint(&world, &plan).await.stage, Stage::Copying);
+    serves(&world, &name).await;
+    come_back(&server).await;
+    world.until(&plan, "silence", |plan| plan.stage == Stage::Ready && plan.error_message.is_none()).await;
+    world.command(&plan, Event::WaiveVerification).await.unwrap();
+    leave(&server).await;
+    world.command(&plan, Event::Cutover).await.unwrap();
+    complaint(&world, &plan).await;
+    assert_eq!(world.version(), version);
+    serves(&world, &name).await;
+    come_back(&server).await;
+    let before = world.rows_of(&name).await;
+    let done = world.end(&plan).await;
+    assert_eq!((done.phase, world.version()), (Phase::Completed, version + 1));
+    assert_eq!(world.rows_of(&name).await, before);
+    assert_eq!((world.stored_on(0, "notes").await, world.stored_on(1, "notes").await), (0, 20));
+    // Four writes were acknowledged while it was away.
+    assert_eq!(world.client_of(&name).await.run("SELECT n FROM notes WHERE id = 0").await, ["4"]);
 }
 
 /// A target without room: the copy waits and says so, the source serves, and it goes on when there is room.

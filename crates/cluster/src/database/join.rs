@@ -108,8 +108,9 @@ impl Database {
 
     /// Gives a name for good: whatever becomes of the join, its file is not another's.
     async fn give(&self, name: &ShardId) -> Result<(), SqlError> {
-        self.change_members(Transaction::new(), |members| members.give(name)).await?;
-        self.follow_members().await
+        let given = self.change_members(Transaction::new(), |members| members.give(name)).await?;
+        self.follow_members(given);
+        Ok(())
     }
 
     async fn bring_in(self: &Arc<Self>, name: &ShardId, place: &ShardPlace, shard: &OpenShard) -> Result<(), SqlError> {
@@ -134,11 +135,13 @@ impl Database {
             ShardPlace::Sqlite => Ok(members.clone()),
             ShardPlace::Postgres { .. } => members.give(name),
         };
-        self.change_members(Transaction::new(), |members| Ok(given(members)?.with(member.clone()))).await?;
+        let members =
+            self.change_members(Transaction::new(), |members| Ok(given(members)?.with(member.clone()))).await?;
+        // From here on nothing may fail: it is recorded.
         self.shards.admit(shard.clone(), place.clone());
         self.latches.admit(name);
         self.works.admit(name);
-        self.follow_members().await?;
+        self.follow_members(members);
         drop(alone);
         self.start_sweeper();
         Ok(())
@@ -172,19 +175,21 @@ impl Database {
         Ok(self.coordinator.sweep().await? == 0 && !self.coordinator.is_busy())
     }
 
-    /// Changes the record of which shards there are, and whatever else belongs to it, in one commit.
+    /// Changes the record of which shards there are, and whatever else belongs to it, in one commit. Returns what is
+    /// recorded now, which nobody knows of yet.
     pub(super) async fn change_members(
         &self,
         with: Transaction,
         change: impl Fn(&Members) -> Result<Members, SqlError>,
-    ) -> Result<(), SqlError> {
+    ) -> Result<Members, SqlError> {
         let lost = || SqlError::new("XX000", "the record of shards is gone from the catalog");
         let (known, record) = members::read(self.catalog.as_ref()).await?.ok_or_else(lost)?;
         let with = with.once(CommitId::random(&*self.env)).when(record.unchanged());
-        let write = with.put_json(members::key(), &change(&known)?).map_err(catalog_error)?;
+        let next = change(&known)?;
+        let write = with.put_json(members::key(), &next).map_err(catalog_error)?;
         for _ in 0..2 {
             match self.catalog.commit(write.clone()).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(next),
                 Err(crate::catalog::CatalogError::MayHaveHappened(_)) => {}
                 Err(error) => return Err(catalog_error(error)),
             }
@@ -194,11 +199,9 @@ impl Database {
         Err(SqlError::new("57P03", "the catalog has not said which shards there are").with_hint("restart"))
     }
 
-    pub(super) async fn follow_members(&self) -> Result<(), SqlError> {
-        if let Some((members, _)) = members::read(self.catalog.as_ref()).await? {
-            self.members.store(Arc::new(members));
-        }
-        Ok(())
+    /// Lets everyone know what is recorded.
+    pub(super) fn follow_members(&self, members: Members) {
+        self.members.store(Arc::new(members));
     }
 
     /// Refuses to change the schema while a shard is being given it.

@@ -6,7 +6,7 @@
 //!   * I-7   what the routing sends to a shard, the shard is there for
 
 use super::Database;
-use super::members::{Draining, Member};
+use super::members::{Draining, Member, Members};
 use crate::catalog::Transaction;
 use crate::execute::bounds::Bounds;
 use crate::moves::store;
@@ -100,8 +100,10 @@ impl Database {
             }
         }
         let draining = to.map(|to| Draining { to });
-        self.change_members(Transaction::new(), |members| Ok(members.with_draining(name, draining.clone()))).await?;
-        self.follow_members().await
+        let wished = |members: &Members| Ok(members.with_draining(name, draining.clone()));
+        let members = self.change_members(Transaction::new(), wished).await?;
+        self.follow_members(members);
+        Ok(())
     }
 
     /// The first shard has what cannot be elsewhere.
@@ -143,8 +145,8 @@ impl Database {
                 .with_hint("try again in a moment"));
         }
         let unchanged = Transaction::new().when(routing.unchanged()).when(plans);
-        self.change_members(unchanged, |members| Ok(members.without(name))).await?;
-        self.follow_members().await?;
+        let members = self.change_members(unchanged, |members| Ok(members.without(name))).await?;
+        self.follow_members(members);
         self.latches.dismiss(name);
         self.works.dismiss(name);
         tracing::info!(shard = %name, "shard removed");

@@ -183,7 +183,9 @@ fn next_tenants(name: &ShardId, targets: &[ShardId], policy: &RoutingPolicy) -> 
         policy.pins().filter(|(_, owner)| *owner == name).map(|(tenant, _)| tenant.clone()).collect();
     let pins_of = |shard: &ShardId| policy.pins().filter(|(_, owner)| *owner == shard).count();
     let target = targets.iter().min_by_key(|target| pins_of(target))?;
-    let some = pinned.len().div_ceil(targets.len()).clamp(1, TENANTS);
+    // What each gets if all get the same.
+    let all = pinned.len() + targets.iter().map(pins_of).sum::<usize>();
+    let some = all.div_ceil(targets.len()).saturating_sub(pins_of(target)).clamp(1, TENANTS);
     let units = Units::tenants(pinned.iter().take(some).cloned());
     (!pinned.is_empty()).then(|| (units, target.clone()))
 }

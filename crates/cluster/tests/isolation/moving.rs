@@ -550,19 +550,20 @@ fn new_disk() -> Arc<Disk> {
 fn run_all(seeds: &std::ops::Range<u64>) -> Report {
     let lanes = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u64;
     let lane = |first: u64| {
-        let (disk, mut total) = (new_disk(), Report::default());
+        let (disk, mut reports) = (new_disk(), Vec::new());
         for seed in (first..seeds.end).step_by(lanes as usize) {
             let report = run(&disk, seed, None)
                 .unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}\nreplay: cargo xtask sim {seed:#x}"));
-            total.add(report);
+            reports.push(report);
         }
-        total
+        reports
     };
     let mut total = Report::default();
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes).map(|n| scope.spawn(move || lane(seeds.start + n))).collect();
         for lane in lanes {
-            total.add(lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let reports = lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            reports.into_iter().for_each(|report| total.add(report));
         }
     });
     total

@@ -258,7 +258,8 @@ pub(crate) async fn a_transaction_that_has_written_commits_first(world: World) {
     scene.is_held_up().await;
     if is_postgres {
         let mut other = scene.client().await;
-        let served = tokio::time::timeout(SERVED, other.run("UPDATE notes SET n = 1 WHERE id = 9"));
+        // It waits for the cutover that is being tried, and not for the transaction.
+        let served = tokio::time::timeout(12 * SERVED, other.run("UPDATE notes SET n = 1 WHERE id = 9"));
         assert_eq!(served.await.expect("the source serves others"), ["UPDATE 1"]);
     }
     client.run("ROLLBACK TO a").await;

@@ -21,9 +21,11 @@ use super::{Active, Database, MAX_SHARDS, SchemaGuard, binding};
 use crate::catalog::{CommitId, Transaction};
 use crate::commit::decision::catalog_error;
 use crate::execute::bounds::Bounds;
+use isles_engine::error::ShardError;
 use isles_engine::shard::{
-    Batch, BatchKind, CancelToken, ChangePage, Digest, EVENT_ROWS, Incoming, KeyRange, RowVersion, Shard,
+    Batch, BatchKind, CancelToken, ChangePage, Digest, EVENT_ROWS, Incoming, KeyRange, RowVersion, Shard, StoredRow,
 };
+use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, Table, TableKind, Unit};
@@ -82,7 +84,7 @@ impl Database {
         if new.place == ShardPlace::Sqlite {
             self.give(&name).await?;
         }
-        let people = |error: isles_engine::error::ShardError| error.for_people();
+        let people = |error: ShardError| error.for_people();
         let shard = self.shards.open_stranger(&name, &new.place).await.map_err(people)?;
         let joined = self.bring_in(&name, &new.place, &shard).await;
         if joined.is_err() {
@@ -120,16 +122,10 @@ impl Database {
             guard.schema.clone()
         };
         let _joining = Joining(self.clone());
-        check_unused(&**shard).await?;
-        let people = |error: isles_engine::error::ShardError| error.for_people();
-        shard.adopt_schema(schema.clone()).await.map_err(people)?;
-        let mut copy = Copying::begin(self, shard, &schema).await?;
-        copy.copy().await?;
-        copy.compare().await?;
+        let people = |error: ShardError| error.for_people();
+        let mut copy = self.prepare(shard, &schema).await.map_err(people)?;
         let alone = self.alone_for_join(&mut copy).await?;
-        copy.finish().await?;
-        binding::settle_new(self.strategy, shard).await.map_err(people)?;
-        shard.set_fences(routing::owned(&self.routing.current(), name), FENCE_TIME).await.map_err(people)?;
+        self.complete(shard, copy).await.map_err(people)?;
         let member = Member { name: name.clone(), place: place.clone(), draining: None };
         let given = |members: &Members| match place {
             ShardPlace::Sqlite => Ok(members.clone()),
@@ -147,12 +143,29 @@ impl Database {
         Ok(())
     }
 
+    /// Gives a shard the schema and the reference tables, while others write to these.
+    async fn prepare(self: &Arc<Self>, shard: &OpenShard, schema: &Arc<Schema>) -> Result<Copying, ShardError> {
+        check_unused(&**shard).await?;
+        shard.adopt_schema(schema.clone()).await?;
+        let mut copy = Copying::begin(self, shard, schema).await?;
+        copy.copy().await?;
+        copy.compare().await?;
+        Ok(copy)
+    }
+
+    /// Gives it what is missing, when nobody writes.
+    async fn complete(&self, shard: &OpenShard, copy: Copying) -> Result<(), ShardError> {
+        copy.finish().await?;
+        binding::settle_new(self.strategy, shard).await?;
+        shard.set_fences(routing::owned(&self.routing.current(), shard.id()), FENCE_TIME).await
+    }
+
     /// The schema, alone, when no commit over several shards is under way. Between tries others go on, and their changes
     /// are mirrored.
     async fn alone_for_join(self: &Arc<Self>, copy: &mut Copying) -> Result<SchemaGuard, SqlError> {
         let mut tries = 0;
         loop {
-            copy.follow().await?;
+            copy.follow().await.map_err(|error| error.for_people())?;
             let bounds = Bounds::new(&*self.env, 2 * ALONE_TIME, CancelToken::default());
             let bounds = Bounds { lock: Some(ALONE_TIME), ..bounds };
             let refused = match self.hold_schema_alone(&bounds).await {
@@ -215,7 +228,7 @@ impl Database {
 
     /// Removes readers of the log that joins have left which were cut short.
     pub(super) async fn forget_joins(&self) -> Result<(), SqlError> {
-        let people = |error: isles_engine::error::ShardError| error.for_people();
+        let people = |error: ShardError| error.for_people();
         let home = self.shards.get(&self.home()).await.map_err(people)?;
         let consumers = home.consumers().await.map_err(people)?;
         for left in consumers.iter().filter(|consumer| consumer.stream.as_str().starts_with(STREAM_PREFIX)) {
@@ -226,15 +239,13 @@ impl Database {
 }
 
 /// A shard that has been used is somebody's.
-async fn check_unused(shard: &dyn Shard) -> Result<(), SqlError> {
-    let (fences, schema) = (shard.fences().await, shard.schema().await);
-    let fences = fences.map_err(|error| error.for_people())?;
-    let schema = schema.map_err(|error| error.for_people())?;
-    match fences.is_empty() && *schema == Schema::default() {
-        true => Ok(()),
-        false => Err(SqlError::new("55000", "the new shard is not empty: it is or has been a shard already")
-            .with_hint("give a database that Isles has not used; \"CREATE DATABASE\" makes one")),
+async fn check_unused(shard: &dyn Shard) -> Result<(), ShardError> {
+    if shard.fences().await?.is_empty() && *shard.schema().await? == Schema::default() {
+        return Ok(());
     }
+    let error = SqlError::new("55000", "the new shard is not empty: it is or has been a shard already");
+    let hint = "give a database that Isles has not used; \"CREATE DATABASE\" makes one";
+    Err(ShardError::Statement(error.with_hint(hint)))
 }
 
 /// The reference tables, on their way from the home to the new shard.
@@ -249,34 +260,29 @@ struct Copying {
 
 impl Copying {
     /// From here on changes are captured.
-    async fn begin(database: &Arc<Database>, shard: &OpenShard, schema: &Schema) -> Result<Copying, SqlError> {
+    async fn begin(database: &Arc<Database>, shard: &OpenShard, schema: &Schema) -> Result<Copying, ShardError> {
         let stream =
             StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
         let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
-        let people = |error: isles_engine::error::ShardError| error.for_people();
-        let home = database.shards.get(&database.home()).await.map_err(people)?;
-        let position = home.add_consumer(&stream).await.map_err(people)?;
+        let home = database.shards.get(&database.home()).await?;
+        let position = home.add_consumer(&stream).await?;
         Ok(Copying { database: database.clone(), home, shard: shard.clone(), stream, tables, position })
     }
 
-    async fn apply(&self, kind: BatchKind, rows: Vec<Incoming>) -> Result<(), SqlError> {
-        let batch = Batch { stream: self.stream.clone(), driver: None, kind, rows, position: None, cursor: None };
-        self.shard.apply(batch).await.map(drop).map_err(|error| error.for_people())
+    async fn apply(&self, kind: BatchKind, rows: Vec<Incoming>) -> Result<(), ShardError> {
+        self.shard.apply(Batch { kind, ..Batch::new(&self.stream, rows) }).await.map(drop)
     }
 
     fn version(&self, seq: Seq) -> RowVersion {
         RowVersion { epoch: self.database.routing.current().version(), seq }
     }
 
-    async fn copy(&mut self) -> Result<(), SqlError> {
+    async fn copy(&mut self) -> Result<(), ShardError> {
         for table in &self.tables {
             let mut range = KeyRange::table(&table.name);
             loop {
-                let page = {
-                    let mut snapshot = self.home.snapshot().await.map_err(|error| error.for_people())?;
-                    snapshot.page(&range, ROWS).await.map_err(|error| error.for_people())?
-                };
-                let incoming = |row: isles_engine::shard::StoredRow| Incoming {
+                let page = self.home.snapshot().await?.page(&range, ROWS).await?;
+                let incoming = |row: StoredRow| Incoming {
                     table: table.name.clone(),
                     key: table.key_of(&row.unit, &row.values),
                     unit: row.unit,
@@ -294,24 +300,23 @@ impl Copying {
     }
 
     /// Applies what has changed on the home since.
-    async fn follow(&mut self) -> Result<(), SqlError> {
+    async fn follow(&mut self) -> Result<(), ShardError> {
         loop {
-            let page = self.home.changes(self.position, *EVENT_ROWS.end()).await;
-            let page = page.map_err(|error| error.for_people())?;
+            let page = self.home.changes(self.position, *EVENT_ROWS.end()).await?;
             if page.through <= self.position {
                 return Ok(());
             }
             self.apply_page(&page).await?;
             self.position = page.through;
-            self.home.advance(&self.stream, self.position).await.map_err(|error| error.for_people())?;
+            self.home.advance(&self.stream, self.position).await?;
         }
     }
 
-    async fn apply_page(&self, page: &ChangePage) -> Result<(), SqlError> {
-        let is_ours = |change: &&isles_kernel::change::Change| {
+    async fn apply_page(&self, page: &ChangePage) -> Result<(), ShardError> {
+        let is_ours = |change: &&Change| {
             change.unit == Unit::Shared && self.tables.iter().any(|table| table.name == change.table)
         };
-        let incoming = |change: &isles_kernel::change::Change| Incoming {
+        let incoming = |change: &Change| Incoming {
             table: change.table.clone(),
             unit: change.unit.clone(),
             key: change.key.clone(),
@@ -322,15 +327,14 @@ impl Copying {
         if rows.is_empty() { Ok(()) } else { self.apply(BatchKind::Changes, rows).await }
     }
 
-    async fn digests(&self, table: &Table) -> Result<(Digest, Digest), SqlError> {
+    async fn digests(&self, table: &Table) -> Result<(Digest, Digest), ShardError> {
         let range = KeyRange::table(&table.name);
         let of = async |shard: &OpenShard| shard.snapshot().await?.digest(&range).await;
-        let both = async { Ok((of(&self.home).await?, of(&self.shard).await?)) };
-        both.await.map_err(|error: isles_engine::error::ShardError| error.for_people())
+        Ok((of(&self.home).await?, of(&self.shard).await?))
     }
 
     /// Whether both have the same rows. Changes that come between are mirrored, and it is looked again.
-    async fn compare(&mut self) -> Result<(), SqlError> {
+    async fn compare(&mut self) -> Result<(), ShardError> {
         for at in 0..self.tables.len() {
             let mut looks = 0;
             loop {
@@ -353,12 +357,11 @@ impl Copying {
     }
 
     /// Applies the last changes: nobody writes.
-    async fn finish(&mut self) -> Result<(), SqlError> {
+    async fn finish(mut self) -> Result<(), ShardError> {
         self.follow().await?;
         let mut after = self.position;
         loop {
-            let page = self.home.committed_changes(after, *EVENT_ROWS.end()).await;
-            let page = page.map_err(|error| error.for_people())?;
+            let page = self.home.committed_changes(after, *EVENT_ROWS.end()).await?;
             self.apply_page(&page).await?;
             if page.changes.len() < *EVENT_ROWS.end() {
                 break;
@@ -367,9 +370,7 @@ impl Copying {
         }
         for table in &self.tables {
             let range = KeyRange::table(&table.name);
-            let mut snapshot = self.home.snapshot().await.map_err(|error| error.for_people())?;
-            let page = snapshot.page(&range, COMPARED_ROWS as usize + 1).await.map_err(|error| error.for_people())?;
-            drop(snapshot);
+            let page = self.home.snapshot().await?.page(&range, COMPARED_ROWS as usize + 1).await?;
             if page.rows.len() as u64 <= COMPARED_ROWS {
                 let (home, new) = self.digests(table).await?;
                 if home != new {
@@ -377,11 +378,11 @@ impl Copying {
                 }
             }
         }
-        self.shard.forget_stream(&self.stream, None).await.map_err(|error| error.for_people())
+        self.shard.forget_stream(&self.stream, None).await
     }
 }
 
-fn differs(table: &Table) -> SqlError {
-    SqlError::new("XX001", format!("reference table \"{}\" has other rows on the new shard", table.name))
-        .with_hint("try again when fewer write to it")
+fn differs(table: &Table) -> ShardError {
+    let message = format!("reference table \"{}\" has other rows on the new shard", table.name);
+    ShardError::Statement(SqlError::new("XX001", message).with_hint("try again when fewer write to it"))
 }

@@ -42,7 +42,6 @@ impl Database {
     }
 
     /// They have gone, and the shard's fence says so: statements over all that it has may be written as ever.
-    #[allow(dead_code, reason = "only who moves buckets knows")]
     pub(crate) fn forget_strangers(&self, shard: &ShardId, group: &GroupName) {
         self.strangers.change(|known| known.remove(&(shard.clone(), group.clone())));
     }
@@ -138,22 +137,16 @@ mod tests {
         let from = database.shards.get(&names[0]).await.unwrap();
         let to = database.shards.get(&names[1]).await.unwrap();
         let rows = from.snapshot().await.unwrap().page(&KeyRange::table("t"), 1_000).await.unwrap().rows;
-        let batch = |seq, there: bool| Batch {
-            driver: None,
-            kind: isles_engine::shard::BatchKind::Changes,
-            stream: StreamId::new("move").unwrap(),
-            rows: rows
-                .iter()
-                .map(|row| Incoming {
-                    table: "t".into(),
-                    unit: row.unit.clone(),
-                    key: row.values.clone(),
-                    version: RowVersion { epoch: RoutingVersion(1), seq: Seq(seq) },
-                    row: there.then(|| row.values.clone()),
-                })
-                .collect(),
-            position: None,
-            cursor: None,
+        let stream = StreamId::new("move").unwrap();
+        let batch = |seq, there: bool| {
+            let incoming = rows.iter().map(|row| Incoming {
+                table: "t".into(),
+                unit: row.unit.clone(),
+                key: row.values.clone(),
+                version: RowVersion { epoch: RoutingVersion(1), seq: Seq(seq) },
+                row: there.then(|| row.values.clone()),
+            });
+            Batch::new(&stream, incoming.collect())
         };
         let fence = |version, mode| {
             vec![Fence { scope: FenceScope::Whole { group: g.clone() }, version: RoutingVersion(version), mode }]

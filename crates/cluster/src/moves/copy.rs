@@ -111,14 +111,8 @@ async fn copy_table(lane: &Lane, number: usize, name: &str, progress: &Progress)
             let (before, began) = (lane.work_of_others(), env.elapsed());
             let (rows, next) = next_page(lane, &mut *snapshot, &table, &cursor, pace.rows()).await?;
             let count = rows.len();
-            let batch = Batch {
-                stream: stream.clone(),
-                driver: Some(lane.driver),
-                kind: BatchKind::Copy,
-                rows,
-                position: None,
-                cursor: Some(next.encode()),
-            };
+            let (driver, cursor_then) = (Some(lane.driver), Some(next.encode()));
+            let batch = Batch { driver, kind: BatchKind::Copy, cursor: cursor_then, ..Batch::new(&stream, rows) };
             lane.taker().await?.apply(batch).await?;
             cursor = next;
             progress.note(name, &cursor);

@@ -4,7 +4,7 @@ use crate::database::Database;
 use crate::database::shards::OpenShard;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Batch, BatchKind, DriverToken, Incoming, RowVersion, Scope};
+use isles_engine::shard::{Batch, DriverToken, Incoming, RowVersion, Scope};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Plan, Units};
 use isles_kernel::names::{BucketId, RoutingVersion, Seq, ShardId, StreamId, TenantId};
@@ -103,14 +103,7 @@ impl Lane {
 
     /// Rows of the giver's log, or none, with the position they bring the taker to.
     pub(super) fn changes(&self, rows: Vec<Incoming>, position: Option<Seq>) -> Batch {
-        Batch {
-            stream: self.stream.clone(),
-            driver: Some(self.driver),
-            kind: BatchKind::Changes,
-            rows,
-            position,
-            cursor: None,
-        }
+        Batch { driver: Some(self.driver), position, ..Batch::new(&self.stream, rows) }
     }
 
     /// The name of the stream that copies the table of this number.

@@ -330,9 +330,8 @@ impl Driver {
                 return Err("something ended it early".into());
             }
             self.end_plans(&database).await?;
-            let rows = session(&database).map_err(|error| error.to_string())?;
-            let mut rows_of = rows;
-            let rows = ask(&mut rows_of, "SELECT k, v FROM lists").await.map_err(|error| error.to_string())?;
+            let mut session = session(&database).map_err(|error| error.to_string())?;
+            let rows = ask(&mut session, "SELECT k, v FROM lists").await.map_err(|error| error.to_string())?;
             self.record.lock().unwrap().history.final_state = Some(lists(&rows));
             check_stored(&database, SHARDS).await?;
             database.close().await.map_err(|error| error.to_string())

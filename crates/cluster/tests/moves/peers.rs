@@ -34,7 +34,7 @@
 use crate::world::{World, by_itself, shard, tenant, tenants};
 use isles_cluster::moves::Intent;
 use isles_cluster::moves::moves::{Event, Options, Phase, Stage, VerificationStatus};
-use isles_engine::shard::{Batch, BatchKind, Incoming, RowVersion};
+use isles_engine::shard::{Batch, Incoming, RowVersion};
 use isles_kernel::names::{RoutingVersion, Seq, StreamId};
 use isles_kernel::schema::Unit;
 use isles_kernel::value::Value;
@@ -235,16 +235,8 @@ pub(crate) async fn a_row_in_the_way_gives_way(world: World) {
         row: Some(row),
     };
     let stream = StreamId::new("stray").unwrap();
-    let batch = Batch {
-        stream: stream.clone(),
-        driver: None,
-        kind: BatchKind::Changes,
-        rows: vec![stray],
-        position: None,
-        cursor: None,
-    };
     let target = world.database().shard(&shard(1)).await.unwrap();
-    target.apply(batch).await.unwrap();
+    target.apply(Batch::new(&stream, vec![stray])).await.unwrap();
     target.forget_stream(&stream, None).await.unwrap();
     world.command(&plan, Event::RunBackfill).await.unwrap();
     world.until_stage(&plan, Stage::Ready).await;

@@ -4,7 +4,7 @@ use crate::harness::{Client, Db, env};
 use isles_cluster::database::{Config, Database, ShardPlace};
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Span, Stage, Units};
-use isles_engine::shard::{Batch, BatchKind, Incoming, KeyRange, RowVersion};
+use isles_engine::shard::{Batch, Incoming, KeyRange, RowVersion};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::Unit;
@@ -227,16 +227,8 @@ impl World {
         let key = vec![Value::text(name), Value::Int(id)];
         let gone = Incoming { table: "notes".into(), unit, key, version, row: None };
         let stream = StreamId::new("damage").unwrap();
-        let batch = Batch {
-            stream: stream.clone(),
-            driver: None,
-            kind: BatchKind::Changes,
-            rows: vec![gone],
-            position: None,
-            cursor: None,
-        };
         let shard = self.database().shard(&shard(n)).await.unwrap();
-        shard.apply(batch).await.unwrap();
+        shard.apply(Batch::new(&stream, vec![gone])).await.unwrap();
         shard.forget_stream(&stream, None).await.unwrap();
     }
 

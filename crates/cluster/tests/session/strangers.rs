@@ -203,15 +203,7 @@ async fn plant(config: &Config) -> Vec<Stranger> {
         let rows: Vec<Incoming> = strangers.iter().filter(|of| of.shard == at).map(incoming).collect();
         let stream = StreamId::new("copy").unwrap();
         for rows in rows.chunks(1_000) {
-            let batch = Batch {
-                driver: None,
-                kind: isles_engine::shard::BatchKind::Changes,
-                stream: stream.clone(),
-                rows: rows.to_vec(),
-                position: None,
-                cursor: None,
-            };
-            assert_eq!(shard.apply(batch).await.unwrap().written, rows.len() as u64);
+            assert_eq!(shard.apply(Batch::new(&stream, rows.to_vec())).await.unwrap().written, rows.len() as u64);
         }
         shard.close().await.unwrap();
     }

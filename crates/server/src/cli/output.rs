@@ -110,6 +110,12 @@ impl Failure {
     }
 }
 
+/// Carries out a command that speaks with a server.
+pub(crate) fn block_on(command: impl Future<Output = Result<Outcome, Failure>>) -> Result<Outcome, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|fault| Failure::usage(fault.to_string()))?.block_on(command)
+}
+
 /// Writes an answer. A reader that went away is no failure of ours: `isles … | head` is usual.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");

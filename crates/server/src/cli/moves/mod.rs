@@ -15,11 +15,12 @@ mod show;
 mod units;
 
 use super::client::ServerArguments;
-use super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
+use super::output::{Failure, Format, FormatArgument, Outcome, block_on, say, say_json};
 use super::sql::show::table;
 use super::tenants::server::{Server, literal};
 use follow::{Goal, follow};
 use isles_kernel::moves::{Plan, Stage};
+pub(in crate::cli) use plan::stage_name;
 use plan::{list_json, one, plan_json};
 use units::UnitArguments;
 
@@ -156,8 +157,7 @@ impl MoveMode {
 }
 
 pub(crate) fn run(mode: MoveMode) -> Result<Outcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|fault| Failure::usage(fault.to_string()))?.block_on(carry_out(mode))
+    block_on(carry_out(mode))
 }
 
 async fn carry_out(mode: MoveMode) -> Result<Outcome, Failure> {
@@ -259,8 +259,7 @@ async fn status(arguments: &StatusArguments) -> Result<Outcome, Failure> {
     let mut answered = server.query("SHOW MOVES").await?;
     let columns = answered.columns.as_deref().unwrap_or_default();
     let stage = columns.iter().position(|name| name == "stage");
-    let is_done =
-        |row: &Vec<Option<String>>| stage.and_then(|at| row[at].as_deref()) == Some(plan::stage_name(Stage::Done));
+    let is_done = |row: &Vec<Option<String>>| stage.and_then(|at| row[at].as_deref()) == Some(stage_name(Stage::Done));
     answered.rows.retain(|row| !is_done(row));
     match arguments.format.format() {
         Format::Json => say_json(&list_json(&answered))?,

@@ -4,7 +4,7 @@ use super::super::output::Failure;
 use super::super::sql::show::Answered;
 use super::super::tenants::server::Server;
 use isles_kernel::moves::{Plan, Stage};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Sends a statement that answers with one plan.
 pub(super) async fn one(server: &Server, sql: &str) -> Result<Plan, Failure> {
@@ -27,7 +27,7 @@ pub(super) fn plan_json(plan: &Plan, dry_run: bool) -> Value {
     value
 }
 
-pub(super) fn stage_name(stage: Stage) -> &'static str {
+pub(in crate::cli) fn stage_name(stage: Stage) -> &'static str {
     match stage {
         Stage::Planned => "planned",
         Stage::Preparing => "preparing",
@@ -47,18 +47,21 @@ pub(super) fn stage_name(stage: Stage) -> &'static str {
 
 /// What `SHOW MOVES` shows, as objects.
 pub(super) fn list_json(answered: &Answered) -> Value {
-    const NUMBERS: [&str; 4] = ["rows_copied", "lag", "pause_ms", "routing_version"];
-    let columns = answered.columns.as_deref().unwrap_or_default();
-    let value = |name: &str, text: &Option<String>| match text {
-        None => Value::Null,
-        Some(text) if NUMBERS.contains(&name) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
-        Some(text) => json!(text),
-    };
-    let object = |row: &Vec<Option<String>>| {
-        let pairs = columns.iter().zip(row).map(|(name, text)| (name.clone(), value(name, text)));
-        Value::Object(pairs.collect::<Map<String, Value>>())
-    };
-    json!({"moves": answered.rows.iter().map(object).collect::<Vec<_>>()})
+    const TEXTS: [&str; 12] = [
+        "id",
+        "source",
+        "target",
+        "what",
+        "phase",
+        "stage",
+        "backfill",
+        "tail",
+        "verification",
+        "started",
+        "updated",
+        "error",
+    ];
+    json!({ "moves": answered.objects(&TEXTS) })
 }
 
 #[cfg(test)]

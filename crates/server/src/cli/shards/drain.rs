@@ -1,9 +1,11 @@
 //! A shard that is being emptied, watched until it serves nothing.
 
 use super::super::client::ServerArguments;
+use super::super::moves::stage_name;
 use super::super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
 use super::super::tenants::server::{Server, literal};
 use indicatif::{ProgressBar, ProgressStyle};
+use isles_kernel::moves::Stage;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -128,7 +130,7 @@ async fn left(server: &Server, name: &str) -> Result<Left, Failure> {
     let at = |column: &str| moves.columns.as_deref().unwrap_or_default().iter().position(|known| known == column);
     let text = |row: &[Option<String>], column: &str| at(column).and_then(|at| row[at].clone()).unwrap_or_default();
     let is_ours = |row: &&Vec<Option<String>>| {
-        text(row, "stage") != "done" && (text(row, "source") == name || text(row, "target") == name)
+        text(row, "stage") != stage_name(Stage::Done) && (text(row, "source") == name || text(row, "target") == name)
     };
     let plans = moves.rows.iter().filter(is_ours).count();
     Ok(Left { buckets: number(row, "buckets"), tenants: number(row, "pinned_tenants"), plans })

@@ -7,11 +7,11 @@ mod drain;
 mod rebalance;
 
 use super::client::ServerArguments;
-use super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
-use super::sql::show::{Answered, table};
+use super::output::{Failure, Format, FormatArgument, Outcome, block_on, say, say_json};
+use super::sql::show::table;
 use super::tenants::server::{Server, literal};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -76,8 +76,7 @@ impl ShardsMode {
 }
 
 pub(crate) fn run(mode: ShardsMode) -> Result<Outcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|fault| Failure::usage(fault.to_string()))?.block_on(carry_out(mode))
+    block_on(carry_out(mode))
 }
 
 async fn carry_out(mode: ShardsMode) -> Result<Outcome, Failure> {
@@ -97,27 +96,12 @@ async fn carry_out(mode: ShardsMode) -> Result<Outcome, Failure> {
     }
 }
 
-/// Rows as JSON: numbers where the columns are numbers.
-fn rows_json(answered: &Answered, numbers: &[&str]) -> Vec<Value> {
-    let columns = answered.columns.as_deref().unwrap_or_default();
-    let value = |name: &str, text: &Option<String>| match text {
-        None => Value::Null,
-        Some(text) if numbers.contains(&name) => text.parse::<i64>().map_or_else(|_| json!(text), |n| json!(n)),
-        Some(text) => json!(text),
-    };
-    let row = |row: &Vec<Option<String>>| {
-        let pairs = columns.iter().zip(row).map(|(name, text)| (name.clone(), value(name, text)));
-        Value::Object(pairs.collect::<Map<_, _>>())
-    };
-    answered.rows.iter().map(row).collect()
-}
-
 async fn list(arguments: &ListArguments) -> Result<Outcome, Failure> {
     let answered = Server::connect(&arguments.server).await?.query("SHOW SHARDS").await?;
     match arguments.format.format() {
         Format::Json => {
-            let numbers = ["bytes", "seq", "commits", "buckets", "pinned_tenants"];
-            say_json(&json!({ "shards": rows_json(&answered, &numbers) }))?;
+            let shards = answered.objects(&["shard", "engine", "status", "tenant"]);
+            say_json(&json!({ "shards": shards }))?;
         }
         Format::Text => say(table(&answered).trim_end()),
     }

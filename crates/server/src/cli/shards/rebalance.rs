@@ -5,7 +5,6 @@ use super::super::moves::carry_out_order;
 use super::super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
 use super::super::sql::show::{Answered, table};
 use super::super::tenants::server::{Server, literal};
-use super::rows_json;
 use serde_json::json;
 
 #[derive(clap::Args)]
@@ -51,7 +50,7 @@ pub(super) async fn run(arguments: &RebalanceArguments) -> Result<Outcome, Failu
     let format = arguments.format.format();
     if !arguments.run {
         match format {
-            Format::Json => say_json(&json!({ "proposals": rows_json(&proposed, &["weight"]) }))?,
+            Format::Json => say_json(&json!({ "proposals": proposed.objects(&["kind", "what", "source", "target"]) }))?,
             Format::Text if proposed.rows.is_empty() => say("the shards are even: nothing is to be moved"),
             Format::Text => {
                 say(table(&proposed).trim_end());

@@ -14,7 +14,7 @@ mod split;
 
 use super::client::{Link, ServerArguments};
 use super::files::read_config;
-use super::output::{Failure, Format, FormatArgument, Outcome, complain, say};
+use super::output::{Failure, Format, FormatArgument, Outcome, block_on, complain, say};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use show::Answered;
@@ -78,8 +78,7 @@ enum Shape {
 }
 
 pub(crate) fn run(arguments: SqlArguments) -> Result<Outcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|fault| Failure::usage(fault.to_string()))?.block_on(speak(arguments))
+    block_on(speak(arguments))
 }
 
 async fn speak(arguments: SqlArguments) -> Result<Outcome, Failure> {

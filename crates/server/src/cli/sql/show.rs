@@ -1,7 +1,7 @@
 //! Results and errors of `isles sql`, for people and for programs.
 
 use isles_sql::copy::{CopyFormat, CopyHeader, CopyOptions, Encoder};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_postgres::error::{DbError, ErrorPosition};
 
 /// What a statement answered.
@@ -11,6 +11,26 @@ pub(crate) struct Answered {
     pub(crate) columns: Option<Vec<String>>,
     pub(crate) rows: Vec<Vec<Option<String>>>,
     pub(crate) tag: String,
+}
+
+impl Answered {
+    /// Each row as an object. Columns that hold texts are named; everything else is a number where it reads as one.
+    pub(crate) fn objects(&self, texts: &[&str]) -> Vec<Value> {
+        let columns = self.columns.as_deref().unwrap_or_default();
+        let value = |name: &str, text: &Option<String>| match text {
+            None => Value::Null,
+            Some(text) if texts.contains(&name) => json!(text),
+            Some(text) => match serde_json::from_str(text) {
+                Ok(Value::Number(number)) => Value::Number(number),
+                _ => json!(text),
+            },
+        };
+        let object = |row: &Vec<Option<String>>| {
+            let pairs = columns.iter().zip(row).map(|(name, text)| (name.clone(), value(name, text)));
+            Value::Object(pairs.collect())
+        };
+        self.rows.iter().map(object).collect()
+    }
 }
 
 /// The widest that a column is padded to; longer values stand out of it.

@@ -16,10 +16,10 @@ pub(super) mod server;
 mod tables;
 
 use super::client::ServerArguments;
-use super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
-use super::sql::show::{self, Answered};
+use super::output::{Failure, Format, FormatArgument, Outcome, block_on, say, say_json};
+use super::sql::show;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use server::{Server, identifier, literal};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -153,8 +153,7 @@ pub(crate) struct DropArguments {
 }
 
 pub(crate) fn run(mode: TenantsMode) -> Result<Outcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|fault| Failure::usage(fault.to_string()))?.block_on(carry_out(mode))
+    block_on(carry_out(mode))
 }
 
 async fn carry_out(mode: TenantsMode) -> Result<Outcome, Failure> {
@@ -190,7 +189,7 @@ async fn list(arguments: &ListArguments) -> Result<Outcome, Failure> {
     let answered = Server::connect(&arguments.server).await?.query(&format!("SHOW TENANTS{like}")).await?;
     match arguments.format.format() {
         Format::Text => say(show::table(&answered).trim_end()),
-        Format::Json => say_json(&json!({"tenants": objects(&answered)}))?,
+        Format::Json => say_json(&json!({"tenants": answered.objects(&TEXTS)}))?,
     }
     Ok(Outcome::Done)
 }
@@ -199,7 +198,7 @@ async fn show_one(arguments: &NameArguments) -> Result<Outcome, Failure> {
     let server = Server::connect(&arguments.server).await?;
     let answered = server.query(&format!("SHOW TENANT {}", identifier(&arguments.name))).await?;
     match arguments.format.format() {
-        Format::Json => objects(&answered).first().map_or(Ok(()), say_json)?,
+        Format::Json => answered.objects(&TEXTS).first().map_or(Ok(()), say_json)?,
         Format::Text => {
             let columns = answered.columns.as_deref().unwrap_or_default();
             for (name, value) in columns.iter().zip(answered.rows.iter().flatten()) {
@@ -210,21 +209,8 @@ async fn show_one(arguments: &NameArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Each row as an object. Names and times are texts, and everything else is a number.
-fn objects(answered: &Answered) -> Vec<Value> {
-    const TEXTS: [&str; 4] = ["tenant", "shard", "state", "statement_timeout"];
-    let columns = answered.columns.as_deref().unwrap_or_default();
-    let value = |name: &str, value: &Option<String>| match value {
-        None => Value::Null,
-        Some(text) if TEXTS.contains(&name) => Value::from(text.as_str()),
-        Some(text) => text.parse::<i64>().map_or_else(|_| Value::from(text.as_str()), Value::from),
-    };
-    let object = |row: &Vec<Option<String>>| {
-        let pairs = columns.iter().zip(row).map(|(name, text)| (name.clone(), value(name, text)));
-        Value::Object(pairs.collect::<Map<String, Value>>())
-    };
-    answered.rows.iter().map(object).collect()
-}
+/// Names and times.
+const TEXTS: [&str; 4] = ["tenant", "shard", "state", "statement_timeout"];
 
 async fn alter(arguments: &AlterArguments) -> Result<Outcome, Failure> {
     let assignments = arguments.quotas.assignments();

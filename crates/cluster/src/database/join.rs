@@ -91,7 +91,10 @@ impl Database {
             // It stays as it is, and is nobody's. What went wrong before matters more.
             let _ = self.shards.let_go(&name, &new.place, Some(&shard)).await;
         }
-        self.forget_joins().await?;
+        // Whether it has come does not depend on this; what is left goes before the next one comes.
+        if let Err(error) = self.forget_joins().await {
+            tracing::warn!(shard = %name, %error, "the home still keeps its log for a join");
+        }
         joined?;
         tracing::info!(shard = %name, engine = ?new.place.engine(), "shard added");
         Ok(name)

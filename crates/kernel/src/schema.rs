@@ -19,14 +19,16 @@
 //! as each engine's printer says it. A view's query, a default and a comment are kept for the router; they change
 //! nothing in a shard but the schema it remembers.
 //!
-//! In reading order: [`relation`] has how relations are named, this file what a schema is, [`apply`] how it changes and
-//! what must hold, [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
+//! In reading order: [`relation`] has how relations are named, this file what a schema is, [`entries`] where global
+//! indexes are kept, [`apply`] how a schema changes and what must hold, [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
 
 mod apply;
+mod entries;
 mod relation;
 mod script;
 mod sql_type;
 
+pub use entries::{ENTRY_BUCKET, ENTRY_BUCKETS, ENTRY_KEY, ENTRY_ROWS, INDEX_NAMESPACE, entries_table, entry_group};
 pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};
@@ -160,6 +162,10 @@ pub struct Key {
     /// A partial index has only rows for which this is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicate: Option<Expression>,
+    /// A global index: its entries are in this table, and each shard has a plain index besides, which is never unique
+    /// by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global: Option<String>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -176,10 +182,16 @@ impl Key {
         Key { unique: true, ..Key::index(name, columns) }
     }
 
-    /// The columns that are unique by this key over all rows: what a foreign key can refer to and `ON CONFLICT` name.
+    /// Whether each shard keeps it unique by itself.
+    pub fn is_unique_on_shard(&self) -> bool {
+        self.unique && self.global.is_none()
+    }
+
+    /// The columns that are unique by this key over all rows of a shard: what a foreign key can refer to and `ON CONFLICT`
+    /// name.
     pub fn unique_columns(&self) -> Option<&[String]> {
         let plain = self.parts.iter().all(|part| matches!(part.over, KeyOver::Column(_)));
-        (self.unique && plain && self.predicate.is_none()).then_some(&self.columns)
+        (self.is_unique_on_shard() && plain && self.predicate.is_none()).then_some(&self.columns)
     }
 
     /// Columns that it uses, in expressions too.

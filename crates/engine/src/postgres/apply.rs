@@ -28,7 +28,7 @@ use crate::error::{Result, ShardError};
 use crate::rows::{IncomingCheck, check_row, other_unit, taken};
 use crate::shard::{Applied, Batch, BatchKind, ImportMode, Incoming, MAX_APPLY_ROWS, StoredRow};
 use isles_kernel::form;
-use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, Table, TableKind, Unit};
+use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, TENANT_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
@@ -377,7 +377,7 @@ fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<Str
 }
 
 async fn insert(conn: &Conn, table: &Table, rows: &[&Incoming]) -> Result<()> {
-    if !table.keys.iter().any(|key| key.unique) {
+    if !table.keys.iter().any(Key::is_unique_on_shard) {
         return insert_rows(conn, table, rows).await.map_err(|error| explained(error, table));
     }
     plain(conn, "SAVEPOINT rows").await?;

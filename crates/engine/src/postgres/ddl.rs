@@ -364,7 +364,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn create_key(table: &Table, key: &Key) -> String {
-    let unique = if key.unique { "UNIQUE " } else { "" };
+    let unique = if key.is_unique_on_shard() { "UNIQUE " } else { "" };
     let parts: Vec<String> = match key.parts.as_slice() {
         [] => lead(table, &key.columns).iter().map(|name| quote(name)).collect(),
         parts => lead(table, &[]).into_iter().chain(parts.iter().map(key_part)).collect(),

@@ -62,7 +62,7 @@ fn plain_unique(table: &Table) -> impl Iterator<Item = &Key> {
 /// where `OR REPLACE` would silently remove a row that may be the newer one.
 fn put_sql(table: &Table) -> String {
     let name = ddl::quoted(&table.name);
-    if table.keys.iter().filter(|key| key.unique).count() == plain_unique(table).count() {
+    if table.keys.iter().filter(|key| key.is_unique_on_shard()).count() == plain_unique(table).count() {
         return format!("INSERT OR REPLACE INTO {name} {}", columns_and_values(table));
     }
     let hidden = table.hidden_columns().iter().map(|name| (*name).to_string());

@@ -141,7 +141,7 @@ fn literal(value: &Value) -> String {
 }
 
 pub(super) fn create_key(table: &Table, key: &Key) -> String {
-    let unique = if key.unique { "UNIQUE " } else { "" };
+    let unique = if key.is_unique_on_shard() { "UNIQUE " } else { "" };
     let lead = matches!(table.kind, TableKind::Tenant).then(|| TENANT_KEY_COLUMN.to_string());
     let parts: Vec<String> = match key.parts.as_slice() {
         [] => key.columns.iter().map(|name| quoted(name)).collect(),

@@ -107,7 +107,7 @@ fn duplicate(text: &str, schema: &Schema) -> Option<SqlError> {
             let names = lead.into_iter().chain(columns.iter().map(String::as_str));
             names.map(|column| format!("{}.{column}", table.name)).collect::<Vec<_>>().join(", ")
         };
-        let mut keys = table.keys.iter().filter(|key| key.unique);
+        let mut keys = table.keys.iter().filter(|key| key.is_unique_on_shard());
         let name = match index {
             Some(index) => keys.find(|key| table.key_relation(&key.name) == index)?.name.clone(),
             None if listed(&table.primary_key) == what => table.primary_key_name(),

@@ -5,9 +5,10 @@
 //! by the shards.
 
 use super::{
-    BUCKET_COLUMN, Column, CommentOn, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, MAX_COLUMNS,
-    MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, RESERVED_PREFIX, Schema, SchemaChange, SchemaError,
-    Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default, relation_name, relation_parts,
+    BUCKET_COLUMN, Column, CommentOn, Expression, ForeignKey, HIDDEN_KEY_COLUMN, INDEX_NAMESPACE, Key, KeyOver,
+    MAX_COLUMNS, MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, RESERVED_PREFIX, Schema, SchemaChange,
+    SchemaError, Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default, relation_name,
+    relation_parts,
 };
 use crate::value::DataType;
 
@@ -84,7 +85,9 @@ impl Schema {
     }
 
     fn create_namespace(&mut self, name: &str) -> Result<()> {
-        check_name(name)?;
+        if name != INDEX_NAMESPACE {
+            check_name(name)?;
+        }
         if name.contains('.') {
             return invalid(format!("the name of schema \"{name}\" may not contain a dot"));
         }
@@ -136,6 +139,7 @@ impl Schema {
         self.check_free(&table.key_relation(&table.primary_key_name()))?;
         for key in &table.keys {
             self.check_free(&table.key_relation(&key.name))?;
+            self.check_entries(key)?;
         }
         for foreign in &table.foreign_keys {
             self.check_foreign(table, foreign)?;
@@ -184,6 +188,9 @@ impl Schema {
         let refers = |t: &&Table| t.name != name && t.foreign_keys.iter().any(|f| f.table == name);
         if let Some(other) = self.tables.values().find(refers) {
             return invalid(format!("cannot drop table \"{name}\" because table \"{}\" refers to it", other.name));
+        }
+        if let Some((_, key)) = self.global_keys().find(|(_, key)| key.global.as_deref() == Some(name)) {
+            return invalid(format!("cannot drop the entries of global index \"{}\"", key.name));
         }
         let table = self.tables.remove(name);
         self.sequences.retain(|_, sequence| sequence.owner.as_ref().is_none_or(|(owner, _)| owner != name));
@@ -337,10 +344,23 @@ impl Schema {
         if key.constraint {
             self.check_constraint_free(name, &key.name)?;
         }
+        self.check_entries(key)?;
         self.edit(name, |table| {
             table.keys.push(key.clone());
             Ok(())
         })
+    }
+
+    /// A global index has a table of entries, for itself alone.
+    fn check_entries(&self, key: &Key) -> Result<()> {
+        let Some(entries) = &key.global else { return Ok(()) };
+        if !self.tables.get(entries).is_some_and(Table::has_entries) {
+            return invalid(format!("global index \"{}\" has no entries", key.name));
+        }
+        match self.global_keys().find(|(_, other)| other.global.as_ref() == Some(entries)) {
+            Some((_, other)) => invalid(format!("the entries are those of global index \"{}\"", other.name)),
+            None => Ok(()),
+        }
     }
 
     fn drop_key(&mut self, name: &str, key: &str) -> Result<()> {
@@ -818,7 +838,7 @@ fn check_hash(table: &Table, shard_by: &[String], buckets: u32) -> Result<()> {
     if !covered(&table.primary_key) {
         return invalid("the primary key must contain the shard key".into());
     }
-    match table.keys.iter().find(|key| key.unique && !covered(&key.columns)) {
+    match table.keys.iter().find(|key| key.is_unique_on_shard() && !covered(&key.columns)) {
         Some(key) => invalid(format!("unique key \"{}\" must contain the shard key", key.name)),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 impl Schema {
     /// Changes that make this schema out of an empty one, but for its version. Tables come after those that they refer
-    /// to; where these refer back, the foreign keys come last.
+    /// to, and after the entries of their indexes; where these refer back, the foreign keys come last.
     pub fn script(&self) -> Vec<SchemaChange> {
         let namespaces = self.namespaces.iter().map(|name| SchemaChange::CreateNamespace { namespace: name.clone() });
         let mut script: Vec<SchemaChange> = namespaces.collect();
@@ -25,6 +25,7 @@ impl Schema {
             let is_ready = |table: &&Table| {
                 let target = |name: &str| name == table.name || made.contains(name);
                 table.foreign_keys.iter().all(|foreign| target(&foreign.table))
+                    && table.keys.iter().filter_map(|key| key.global.as_ref()).all(|entries| target(entries))
             };
             let (ready, waiting): (Vec<&Table>, Vec<&Table>) = left.into_iter().partition(is_ready);
             made.extend(ready.iter().map(|table| table.name.as_str()));

@@ -63,7 +63,7 @@ fn group() -> GroupName {
 }
 
 fn claim() -> Claim {
-    Claim { version: RoutingVersion(1), units: vec![Claimed::Bucket(group(), BucketId(7))] }
+    Claim::new(RoutingVersion(1), vec![Claimed::Bucket(group(), BucketId(7))])
 }
 
 fn orders() -> Table {

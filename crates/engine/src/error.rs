@@ -37,6 +37,10 @@ pub enum ShardError {
     #[error("the transaction conflicts with another one: {0}")]
     Conflict(String),
 
+    /// The shard was chosen by an index whose key has been added elsewhere since. Nothing happened; look again.
+    #[error("the key has been added to another shard meanwhile")]
+    Overtaken,
+
     /// The caller cancelled. Nothing happened.
     #[error("canceling statement due to user request")]
     Cancelled,
@@ -110,7 +114,7 @@ impl ShardError {
             ShardError::Statement(error) => error.clone(),
             ShardError::OtherTenant => SqlError::new("XX000", message),
             ShardError::Moved { .. } => SqlError::new("40001", message).with_hint("retry the transaction").of_move(),
-            ShardError::Strangers { .. } | ShardError::Conflict(_) => {
+            ShardError::Strangers { .. } | ShardError::Conflict(_) | ShardError::Overtaken => {
                 SqlError::new("40001", message).with_hint("retry the transaction")
             }
             ShardError::Cancelled | ShardError::TimedOut => SqlError::new("57014", message),

@@ -15,6 +15,7 @@
 //!   * I-11  where strangers may be, no statement takes whatever is there
 //!   * a fence's version never falls
 
+use crate::entries::Still;
 use crate::error::{Result, ShardError};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
 use isles_kernel::schema::Unit;
@@ -85,6 +86,22 @@ impl Claimed {
 pub struct Claim {
     pub version: RoutingVersion,
     pub units: Vec<Claimed>,
+    /// What it was chosen by, if that can change without the routing.
+    pub still: Option<Still>,
+}
+
+impl Claim {
+    pub fn new(version: RoutingVersion, units: Vec<Claimed>) -> Claim {
+        Claim { version, units, still: None }
+    }
+
+    /// Whether what it was chosen by still holds. To be asked at a moment that the request's own reads are of, or later.
+    pub(crate) fn check_still(&self) -> Result<()> {
+        match &self.still {
+            Some(still) if !still.holds() => Err(ShardError::Overtaken),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Whether a request only reads.
@@ -213,7 +230,8 @@ impl FenceTable {
     /// Whether a request may do what it wants with all the units it claims.
     pub fn check(&self, claim: &Claim, access: Access) -> Result<()> {
         claim.units.iter().try_for_each(|unit| self.check_one(claim.version, unit, access))?;
-        self.check_strangers(claim)
+        self.check_strangers(claim)?;
+        claim.check_still()
     }
 
     fn check_one(&self, claimed: RoutingVersion, unit: &Claimed, access: Access) -> Result<()> {
@@ -351,7 +369,7 @@ mod tests {
     }
 
     fn claim(version: u64, bucket: u32) -> Claim {
-        Claim { version: RoutingVersion(version), units: vec![Claimed::Bucket(group(), BucketId(bucket))] }
+        Claim::new(RoutingVersion(version), vec![Claimed::Bucket(group(), BucketId(bucket))])
     }
 
     #[test]
@@ -384,7 +402,7 @@ mod tests {
             Fence { scope: FenceScope::Tenant(tenant.clone()), version: RoutingVersion(5), mode: FenceMode::Closed };
         let table = FenceTable::from_fences([fence(0, 7, 1, FenceMode::Open), pin]).expect("valid");
         let claim =
-            |tenant| Claim { version: RoutingVersion(5), units: vec![Claimed::Tenant(tenant, group(), BucketId(1))] };
+            |tenant| Claim::new(RoutingVersion(5), vec![Claimed::Tenant(tenant, group(), BucketId(1))]);
         assert!(table.check(&claim(tenant), Access::Write).is_err());
         assert!(table.check(&claim(None), Access::Write).is_ok());
     }
@@ -398,7 +416,7 @@ mod tests {
         };
         let mut table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
         let check = |table: &FenceTable, unit: Claimed, access| {
-            table.check(&Claim { version: RoutingVersion(3), units: vec![unit] }, access)
+            table.check(&Claim::new(RoutingVersion(3), vec![unit]), access)
         };
         let range = |make: fn(GroupName, BucketId, BucketId) -> Claimed| make(group(), BucketId(2), BucketId(5));
         let strangers = || Err(ShardError::Strangers { group: group() });
@@ -458,7 +476,7 @@ mod tests {
                 let range = vec![Claimed::Buckets(group(), BucketId(first), BucketId(last))];
                 let own = vec![Claimed::OwnBuckets(group(), BucketId(first), BucketId(last))];
                 let [each, range, own] =
-                    [each, range, own].map(|units| table.check(&Claim { version, units }, Access::Write));
+                    [each, range, own].map(|units| table.check(&Claim::new(version, units), Access::Write));
                 prop_assert_eq!(&each, &range);
                 prop_assert_eq!(each, own);
             }

@@ -4,6 +4,7 @@
 //!   * [`env`]       time, tasks and threads, given by whoever runs us
 //!   * [`error`]     what can go wrong, for branching and for people
 //!   * [`fence`]     which units a shard serves, and from which routing version on
+//!   * [`entries`]   entries of global indexes, and who is told of changes
 //!   * [`shard`]     the trait
 //!   * [`binding`]   whose shard it is, where each tenant has one of its own
 //!   * `rows`        rows that come from elsewhere: when they may, and why any order will do
@@ -17,6 +18,7 @@
 pub mod binding;
 pub mod digest;
 mod discard;
+pub mod entries;
 pub mod env;
 pub mod error;
 pub mod fence;

@@ -17,6 +17,7 @@
 //!   * I-13      a stream has one driver; what an earlier one sends is refused, in the batch's own transaction
 
 use crate::binding::Binding;
+use crate::entries::{EntriesOf, EntryPart, EntryProbe};
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::usage::{MAX_USAGE_TENANTS, TenantRange, UsagePage};
@@ -620,6 +621,23 @@ pub trait Shard: Send + Sync {
         range: &KeyRange,
         rows: usize,
     ) -> Result<u64>;
+
+    /// Waits for those who are about to commit. Returns a position at or above all that they, and any before them, have
+    /// committed: whatever an observer has not been told of when this was called lies at or below it.
+    async fn settled(&self) -> Result<Seq>;
+    /// Changes entries of global indexes, with the positions of their buckets, in one transaction and all or none. A part
+    /// that has been done already is left; [`ShardError::Conflict`] if a bucket stands elsewhere than a part says.
+    async fn maintain(&self, claim: Claim, parts: Vec<EntryPart>) -> Result<()>;
+    /// Deletes entries of an index, at most so many. Returns how many went.
+    async fn clear_entries(
+        &self,
+        claim: Claim,
+        table: &str,
+        of: EntriesOf,
+        limit: usize,
+    ) -> Result<u64>;
+    /// Buckets that have rows with certain keys, as the entries say; a bucket may be named twice.
+    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>>;
 
     /// Reads a page of rows as they are now; an operator's way to take rows out. 200 rows when not said.
     async fn export(&self, range: &KeyRange, rows: Option<usize>) -> Result<Page> {

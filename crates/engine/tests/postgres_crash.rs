@@ -35,7 +35,7 @@ fn table() -> Table {
 }
 
 fn claim() -> Claim {
-    Claim { version: RoutingVersion(1), units: vec![Claimed::Bucket(group(), BucketId(0))] }
+    Claim::new(RoutingVersion(1), vec![Claimed::Bucket(group(), BucketId(0))])
 }
 
 /// Each transaction writes a pair, so that a torn one would show.

@@ -107,7 +107,7 @@ fn shared(version: u64) -> Fence {
 }
 
 fn claim(version: u64, bucket: u32) -> Claim {
-    Claim { version: RoutingVersion(version), units: vec![Claimed::Bucket(group(), BucketId(bucket))] }
+    Claim::new(RoutingVersion(version), vec![Claimed::Bucket(group(), BucketId(bucket))])
 }
 
 fn sql(text: &str, params: Vec<Value>) -> Statement {
@@ -315,7 +315,7 @@ async fn values_at_the_edges_of_every_type_come_back_the_same() {
         .expect("the table is made");
     let reader = stream("reader");
     let from = shard.add_consumer(&reader).await.expect("capture is on");
-    let claim = || Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] };
+    let claim = || Claim::new(RoutingVersion(1), vec![Claimed::Shared]);
     let mut expected = Vec::new();
     for (at, (ty, value)) in
         edges().into_iter().flat_map(|(ty, values)| values.into_iter().map(move |v| (ty, v))).enumerate()
@@ -491,10 +491,7 @@ async fn a_fence_waits_for_those_inside_and_refuses_those_who_come_late() {
 async fn a_later_claim_sees_the_fences_of_now() {
     let (shard, _) = new_shard().await;
     let tenant = |name: &str| Some(TenantId::new(name).expect("valid"));
-    let of = |name: &str| Claim {
-        version: RoutingVersion(1),
-        units: vec![Claimed::Tenant(tenant(name), group(), BucketId(1))],
-    };
+    let of = |name: &str| Claim::new(RoutingVersion(1), vec![Claimed::Tenant(tenant(name), group(), BucketId(1))]);
     for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
         let name = format!("{isolation:?}");
         let mut tx =
@@ -1278,7 +1275,7 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
         "INSERT INTO tree VALUES (1002, NULL, 0) ON CONFLICT DO NOTHING",
     ];
     for text in statements {
-        let claim = Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] };
+        let claim = Claim::new(RoutingVersion(1), vec![Claimed::Shared]);
         let request = Request::write(claim, vec![sql(text, vec![])]);
         shard.execute(request).await.unwrap_or_else(|error| panic!("{text}: {error}"));
         let mut snapshot = shard.snapshot().await.expect("a snapshot");
@@ -1317,7 +1314,7 @@ async fn an_older_shard_learns_of_strangers_when_it_is_opened() {
         LANGUAGE sql AS 'SELECT '''''; UPDATE _isles.meta SET format = 4";
     client(&url).await.batch_execute(before).await.expect("as the fourth format was, if it let all through");
     let shard = open_at(&url, PostgresOptions::default()).await;
-    let all = || Claim { version: RoutingVersion(1), units: vec![Claimed::Buckets(group(), BucketId(0), BucketId(7))] };
+    let all = || Claim::new(RoutingVersion(1), vec![Claimed::Buckets(group(), BucketId(0), BucketId(7))]);
     let read = || Request::read(all(), select("SELECT 1", &[DataType::Int4]).composed());
     assert_eq!(shard.execute(read()).await.map(drop), Ok(()));
     let whole = FenceScope::Whole { group: group() };
@@ -1483,7 +1480,7 @@ async fn the_fence_in_sql_is_the_fence_of_the_table() {
                 _ => Claimed::Shared,
             });
             let units = units.collect();
-            let claim = Claim { version: RoutingVersion(version.saturating_sub(next(12))), units };
+            let claim = Claim::new(RoutingVersion(version.saturating_sub(next(12))), units);
             let access = if next(2) == 0 { Access::Read } else { Access::Write };
             let statements = vec![sql("SELECT 1", vec![])];
             let request = Request { access, ..Request::write(claim.clone(), statements) };

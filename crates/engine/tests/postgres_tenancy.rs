@@ -70,7 +70,7 @@ fn acting(name: Option<&str>) -> ActsFor {
 }
 
 fn claim() -> Claim {
-    Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] }
+    Claim::new(RoutingVersion(1), vec![Claimed::Shared])
 }
 
 fn sql(text: &str) -> Statement {

@@ -472,7 +472,7 @@ async fn a_reader_cannot_claim_what_came_after_its_snapshot() {
     let dir = tempfile::tempdir().expect("folder");
     let shard = with_notes(&dir.path().join("shard.db")).await;
     let open = Fence { scope: FenceScope::Shared, version: RoutingVersion(1), mode: FenceMode::Open };
-    let claim = Claim { version: RoutingVersion(1), units: vec![Claimed::Shared] };
+    let claim = Claim::new(RoutingVersion(1), vec![Claimed::Shared]);
     let mut reader = shard.begin(Begin::new(Claim::default(), Access::Read)).await.expect("begins");
     shard.set_fences(vec![open], Duration::from_secs(5)).await.expect("fences");
     let refused = reader.claim(claim.clone()).await;

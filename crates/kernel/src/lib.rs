@@ -17,12 +17,14 @@
 //!   * [`form`]       the text of a value that is stored as text
 //!   * [`schema`]     tables as the shards store them
 //!   * [`change`]     row changes, as the change log records them
+//!   * [`index`]      global indexes: keys, entries, and what is not applied yet
 
 pub mod change;
 pub mod error;
 pub mod form;
 pub mod hash;
 pub mod id;
+pub mod index;
 pub mod interval;
 pub mod moves;
 pub mod names;

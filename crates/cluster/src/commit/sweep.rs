@@ -155,7 +155,7 @@ async fn read(database: &Arc<Database>) -> Vec<BTreeMap<i64, i64>> {
     let mut all = Vec::new();
     for name in &database.shard_names() {
         let shard = database.shards.get(name).await.expect("it is open");
-        let claim = Claim { version: database.routing.current().version(), units: vec![Claimed::Shared] };
+        let claim = Claim::new(database.routing.current().version(), vec![Claimed::Shared]);
         let select = Statement::new("SELECT id, n FROM counters", vec![]).returning([DataType::Int8; 2]);
         let rows = shard.execute(Request::read(claim, select)).await.expect("it is read").remove(0).rows;
         let pair = |row: &Vec<Value>| match row.as_slice() {
@@ -185,7 +185,7 @@ async fn check_schema(database: &Database, rows: &BTreeMap<i64, i64>) -> Result<
         for name in database.shard_names().iter().filter(|_| there[0]) {
             let shard = database.shards.get(name).await.map_err(|error| error.to_string())?;
             let units = routing::claimed_of(&routing, &group, name);
-            let claim = Claim { version: routing.version(), units };
+            let claim = Claim::new(routing.version(), units);
             let sql = format!("SELECT (SELECT count(*) FROM h{n}) + (SELECT count(*) FROM r{n})");
             let select = Statement::new(sql, vec![]).returning([DataType::Int8]);
             let found = shard.execute(Request::read(claim, select)).await.map_err(|error| error.to_string())?;

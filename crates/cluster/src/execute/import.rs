@@ -58,7 +58,7 @@ impl Database {
             Some(Engine::Sqlite) => Some(self.writers.at_shard(shard)?),
             _ => None,
         };
-        let claim = Claim { version: policy.version(), units: units.into_values().collect() };
+        let claim = Claim::new(policy.version(), units.into_values().collect());
         let stored = rows.into_iter().map(|(row, _, _)| row).collect();
         let imported = open_shard(self, shard).await?.import_claiming(claim, &table.name, stored, mode).await;
         imported.map_err(|error| noted(self, shard, error))

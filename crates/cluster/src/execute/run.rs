@@ -380,7 +380,7 @@ impl<'a> Runner<'a> {
             (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
             _ => None,
         };
-        let claim = Claim { version: policy.version(), units: units.to_vec() };
+        let claim = Claim::new(policy.version(), units.to_vec());
         let limits = self.bounds.limits(&*self.database.env);
         // What uses no tenant table needs no tenant, which costs a PostgreSQL shard a transaction.
         let uses_tenants = units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)));

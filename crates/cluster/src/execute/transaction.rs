@@ -584,7 +584,7 @@ impl Txn {
             let since = part.transaction.state();
             let turn = self.turn(&shard, bounds).await?;
             let limits = bounds.limits(&*self.database.env);
-            let claim = Claim { version: part.version, units: part.claimed.clone() };
+            let claim = Claim::new(part.version, part.claimed.clone());
             let begin = Begin { since, limits, ..Begin::new(claim, Access::Write) };
             let held = open_shard(&self.database, &shard).await?.begin(begin).await;
             let transaction = held.map_err(|error| noted(&self.database, &shard, error))?;
@@ -600,7 +600,7 @@ async fn claim_more(part: &mut Part, visit: &Visit, database: &Arc<Database>, bo
         return Ok(());
     }
     part.transaction.bound(bounds.limits(&*database.env));
-    let claim = Claim { version: visit.version, units: new.clone() };
+    let claim = Claim::new(visit.version, new.clone());
     part.transaction.claim(claim).await.map_err(|error| noted(database, &visit.shard, error))?;
     part.claimed.extend(new);
     Ok(())

@@ -522,7 +522,7 @@ impl Stale {
                    ON CONFLICT (k) DO UPDATE SET v = lists.v || excluded.v";
         let params =
             vec![Value::Int(i64::from(bucket.0)), Value::Int(key as i64), Value::text(format!("{},", element.0))];
-        let claim = Claim { version: self.policy.version(), units: vec![Claimed::Bucket(group(), bucket)] };
+        let claim = Claim::new(self.policy.version(), vec![Claimed::Bucket(group(), bucket)]);
         let request = Request::write(claim, vec![Statement::new(sql, params).writing()]);
         let answer = match self.database.shard(&owner).await {
             Ok(shard) => shard.execute(request).await,

@@ -59,6 +59,8 @@ use tokio_postgres::types::Type;
 const MAX_PENDING: usize = 64;
 /// How long a reader waits for those who hold a gap open, and how often it looks.
 const GAP_WAIT: Duration = Duration::from_millis(50);
+/// Writers end within this, or whoever waits for them tries again later.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const GAP_PAUSE: Duration = Duration::from_millis(1);
 /// Gaps looked at in one go; the first live one ends the look anyway.
 const MAX_GAPS: i64 = 1_000;
@@ -186,6 +188,20 @@ pub(super) async fn complete(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks>) -
     }
 }
 
+/// Waits for those who are writing to the log now; returns a position at or above all of theirs that are committed.
+pub(super) async fn settled(conn: &Conn, env: &dyn Env) -> Result<i64> {
+    let give_up = env.elapsed() + SETTLE_LIMIT;
+    let before = horizon(conn).await?.holders;
+    while !before.is_disjoint(&horizon(conn).await?.holders) {
+        if env.elapsed() >= give_up {
+            return Err(ShardError::TimedOut);
+        }
+        env.sleep(GAP_PAUSE).await;
+    }
+    let text = "SELECT greatest(trimmed, (SELECT max(seq) FROM _isles.log)) FROM _isles.meta";
+    Ok(conn.row(text, &[]).await?.get(0))
+}
+
 /// Looks at who may fill gaps; to be called before a snapshot that [`complete_in_snapshot`] is asked of.
 pub(super) async fn prepare_snapshot(conn: &Conn, env: &dyn Env, marks: &Mutex<Marks>) -> Result<()> {
     complete(conn, env, marks).await?;
@@ -269,9 +285,17 @@ fn position(seq: Seq) -> Result<i64> {
 
 fn change(row: &Row, schemas: &BTreeMap<i64, Arc<Schema>>) -> Result<Change> {
     let seq: i64 = row.get(0);
+    match schemas.range(..seq).next_back() {
+        Some((_, schema)) => change_of(row, schema),
+        None => Err(ShardError::Corrupt(format!("change {seq} is of no schema"))),
+    }
+}
+
+/// A change that was written under `schema`.
+pub(super) fn change_of(row: &Row, schema: &Schema) -> Result<Change> {
+    let seq: i64 = row.get(0);
     let table: &str = row.get(2);
     let unknown = || ShardError::Corrupt(format!("change {seq} is of table \"{table}\", which no schema knows"));
-    let (_, schema) = schemas.range(..seq).next_back().ok_or_else(unknown)?;
     let shape = schema.tables.get(table).ok_or_else(unknown)?;
     let image = |at: usize| row.get::<_, Option<&[u8]>>(at).map(|raw| stored_row(shape, raw)).transpose();
     let (before, after) = (image(3)?, image(4)?);

@@ -38,6 +38,7 @@ mod binding;
 mod copy;
 mod ddl;
 mod discard;
+mod entries;
 mod fault;
 mod fence;
 mod log;
@@ -58,6 +59,7 @@ mod value;
 
 use crate::binding::Binding;
 use crate::discard::check_range;
+use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
@@ -67,7 +69,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{BucketId, PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use pool::{Conn, Connections, Ended};
 use std::future::Future;
@@ -92,11 +94,13 @@ pub struct PostgresOptions {
     pub connections: usize,
     /// Positions the log may span. Beyond it the slowest readers are dropped, and must start over.
     pub max_log_records: u64,
+    /// Who is told of changes before they are committed.
+    pub observed: Observed,
 }
 
 impl Default for PostgresOptions {
     fn default() -> PostgresOptions {
-        PostgresOptions { connections: 16, max_log_records: 10_000_000 }
+        PostgresOptions { connections: 16, max_log_records: 10_000_000, observed: Observed::default() }
     }
 }
 
@@ -164,6 +168,11 @@ impl Inner {
         probe::run(&client, &self.schema.load()).await?;
         client.finish(Ended::Closed);
         Ok(())
+    }
+
+    fn watch(&self) -> transaction::Watch {
+        let (shard, observed) = (self.id.clone(), self.options.observed.clone());
+        transaction::Watch { shard, observed, schema: self.schema.load_full() }
     }
 
     /// Bounds our own work in time.
@@ -377,9 +386,10 @@ impl Shard for PostgresShard {
     }
 
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
-        self.inner.transactions.fetch_add(1, Ordering::Relaxed);
+        let inner = &self.inner;
+        inner.transactions.fetch_add(1, Ordering::Relaxed);
         let outcomes =
-            transaction::execute(&self.inner.clients, self.inner.env.as_ref(), &self.inner.binding.load(), &request)
+            transaction::execute(&inner.clients, inner.env.as_ref(), &inner.binding.load(), &inner.watch(), &request)
                 .await?;
         if request.access == Access::Write {
             self.count_commit();
@@ -394,7 +404,8 @@ impl Shard for PostgresShard {
         }
         let inner = &self.inner;
         let binding = inner.binding.load_full();
-        let begun = transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, binding, begin);
+        let watch = inner.watch();
+        let begun = transaction::begin(&inner.id, &inner.clients, &inner.control, &inner.env, binding, watch, begin);
         Ok(Box::new(begun.await?))
     }
 
@@ -556,6 +567,59 @@ impl Shard for PostgresShard {
             commit.end(conn, done).await
         };
         self.inner.within_commit(SEARCH_LIMIT, &commit, work).await
+    }
+
+    async fn settled(&self) -> Result<Seq> {
+        let inner = &self.inner;
+        let work = async {
+            let conn = inner.control.lend().await?;
+            let position = log::settled(&conn, inner.env.as_ref()).await?;
+            conn.keep();
+            Ok(Seq(position as u64))
+        };
+        inner.within(OWN_LIMIT, work).await
+    }
+
+    async fn maintain(&self, claim: Claim, parts: Vec<EntryPart>) -> Result<()> {
+        crate::entries::check_size(&parts)?;
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let entry = fence::Entry::new(claim, Access::Write);
+            let done = entries::maintain(&conn, &entry, &schema, &parts).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn clear_entries(
+        &self,
+        claim: Claim,
+        table: &str,
+        of: EntriesOf,
+        limit: usize,
+    ) -> Result<u64> {
+        let commit = Commit::default();
+        let work = async {
+            let schema = self.inner.current_schema().await?;
+            let conn = self.inner.clients.lend().await?;
+            let entry = fence::Entry::new(claim, Access::Write);
+            let done = entries::clear(&conn, &entry, &schema, table, &of, limit).await;
+            commit.end(conn, done).await
+        };
+        self.inner.within_commit(OWN_LIMIT, &commit, work).await
+    }
+
+    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>> {
+        let work = async {
+            let conn = self.inner.control.lend().await?;
+            let entry = fence::Entry::new(claim, Access::Read);
+            let found = entries::buckets(&conn, &entry, &probes).await?;
+            conn.keep();
+            Ok(found)
+        };
+        self.inner.within(OWN_LIMIT, work).await
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

@@ -165,6 +165,7 @@ CREATE TABLE IF NOT EXISTS _isles.log (
     before bytea,
     after bytea
 );
+CREATE INDEX IF NOT EXISTS log_txn ON _isles.log (txn);
 CREATE TABLE IF NOT EXISTS _isles.consumer (stream text COLLATE "C" PRIMARY KEY, position bigint);
 CREATE TABLE IF NOT EXISTS _isles.stream (
     stream text COLLATE "C" PRIMARY KEY,
@@ -269,6 +270,13 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE OR REPLACE FUNCTION _isles.own_changes()
+RETURNS TABLE (seq bigint, txn xid8, tab text, before bytea, after bytea, version bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT l.seq, l.txn, l.tab, l.before, l.after, (SELECT max(s.version) FROM _isles.schema AS s)
+    FROM _isles.log AS l WHERE l.txn = pg_current_xact_id_if_assigned() ORDER BY l.seq
+$$;
+
 CREATE OR REPLACE FUNCTION _isles.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = '0A000', MESSAGE = 'TRUNCATE is not supported on a sharded table', HINT = 'use DELETE';
@@ -291,7 +299,7 @@ GRANT SELECT ON _isles.fence TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look_within(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};
-GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared(), _isles.verify() TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared(), _isles.verify(), _isles.own_changes() TO {ROLE};
 DO $$ BEGIN
     IF NOT pg_catalog.has_schema_privilege('{ROLE}', 'public', 'USAGE') THEN
         GRANT USAGE ON SCHEMA public TO {ROLE};

@@ -20,6 +20,7 @@
 
 use super::binding;
 use super::ddl::quote;
+use super::entries;
 use super::fault;
 use super::fence::{self, ENTER, Entry};
 use super::pledge::{self, PgPledge};
@@ -28,6 +29,7 @@ use super::scan::{self, Kind};
 use super::schema;
 use super::value::{Param, Raw, decode};
 use crate::binding::Binding;
+use crate::entries::Observed;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, FenceScope};
@@ -39,6 +41,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{Either, join_all, select};
 use isles_kernel::names::{GroupName, PledgeId, ShardId};
+use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -133,10 +136,19 @@ pub(super) async fn bounded<T>(
     }
 }
 
+/// Who is told of changes before they are committed, and the schema that they are written under, as last seen.
+#[derive(Debug, Clone)]
+pub(super) struct Watch {
+    pub(super) shard: ShardId,
+    pub(super) observed: Observed,
+    pub(super) schema: Arc<Schema>,
+}
+
 /// A request, and what is sent before its statements.
 struct Asked<'a> {
     request: &'a Request,
     entry: Entry,
+    watch: &'a Watch,
     /// Behind BEGIN: whom it acts for.
     acting: String,
 }
@@ -146,6 +158,7 @@ pub(super) async fn execute(
     connections: &Connections,
     env: &dyn Env,
     binding: &Binding,
+    watch: &Watch,
     request: &Request,
 ) -> Result<Vec<Outcome>> {
     if request.statements.len() > MAX_STATEMENTS {
@@ -154,7 +167,7 @@ pub(super) async fn execute(
     request.statements.iter().try_for_each(check_statement)?;
     binding.check(&ActsFor::Nobody, &request.claim.units)?;
     let entry = Entry::new(request.claim.clone(), request.access);
-    let asked = Asked { request, entry, acting: binding::acting(binding, &request.acts_for) };
+    let asked = Asked { request, entry, watch, acting: binding::acting(binding, &request.acts_for) };
     let began = env.elapsed();
     for last_try in [false, true] {
         let committing = AtomicBool::new(false);
@@ -196,6 +209,7 @@ async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &St
             Err(refusal) => Err(refusal),
         };
     }
+    let answer = answer.and_then(|outcome| asked.request.claim.check_still().map(|()| outcome));
     match &answer {
         Err(ShardError::Unavailable(_)) => {}
         Err(error) => {
@@ -208,7 +222,7 @@ async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &St
 }
 
 async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
-    let Asked { request, entry, acting } = asked;
+    let Asked { request, entry, acting, .. } = asked;
     let known = conn.prepare(sql).await?;
     let fence = entry.params();
     let own = known.params().len().saturating_sub(fence.len());
@@ -269,9 +283,14 @@ async fn attempt(
     match run_all(&conn, asked, left, &prepared).await {
         Ok(outcomes) if request.access == Access::Read => {
             conn.finish(Ended::Closed);
-            Ok(outcomes)
+            request.claim.check_still().map(|()| outcomes)
         }
         Ok(outcomes) => {
+            let seen = entries::observe(&conn, &asked.watch.shard, &asked.watch.observed, &asked.watch.schema).await;
+            if let Err(error) = seen.and_then(|()| request.claim.check_still()) {
+                conn.finish(Ended::Open);
+                return Err(error);
+            }
             committing.store(true, Ordering::SeqCst);
             let answer = conn.batch_execute(commit_text(&conn)).await.map_err(fault::during_commit);
             committing.store(false, Ordering::SeqCst);
@@ -345,7 +364,7 @@ fn params(known: &tokio_postgres::Statement, statement: &Statement) -> Result<Ve
 
 /// Sends everything up to the COMMIT of a write, or with the COMMIT of a read, and collects the answers.
 async fn run_all(conn: &Conn, asked: &Asked<'_>, left: Duration, prepared: &[Prepared]) -> Result<Vec<Outcome>> {
-    let Asked { request, entry, acting } = asked;
+    let Asked { request, entry, acting, .. } = asked;
     let enter = conn.prepare(ENTER).await?;
     let begin = begin_text(Isolation::ReadCommitted, request.access, left, acting);
     let budget = Budget::new(&request.limits);
@@ -412,6 +431,7 @@ pub(super) async fn begin(
     control: &Arc<Connections>,
     env: &Arc<dyn Env>,
     binding: Arc<Binding>,
+    watch: Watch,
     begin: Begin,
 ) -> Result<PgTransaction> {
     let (limits, time) = (begin.limits.clone(), begin.limits.time);
@@ -425,6 +445,7 @@ pub(super) async fn begin(
             control: control.clone(),
             env: env.clone(),
             binding,
+            watch,
             access: begin.access,
             isolation: begin.isolation,
             limits: begin.limits,
@@ -467,6 +488,7 @@ pub(super) struct PgTransaction {
     env: Arc<dyn Env>,
     /// Whose the shard was when the transaction began.
     binding: Arc<Binding>,
+    watch: Watch,
     access: Access,
     isolation: Isolation,
     limits: Limits,
@@ -683,7 +705,25 @@ impl PgTransaction {
             _ => false,
         };
         let (own, others) = claim.units.into_iter().partition(is_own);
-        (Claim { version: claim.version, units: own }, Claim { version: claim.version, units: others })
+        (Claim::new(claim.version, own), Claim::new(claim.version, others))
+    }
+
+    /// Tells the observer what is about to be committed.
+    async fn observe(&mut self, conn: Conn) -> Result<Conn> {
+        if self.watch.observed.interested().is_none() || self.access == Access::Read {
+            return Ok(conn);
+        }
+        let work = entries::observe(&conn, &self.shard, &self.watch.observed, &self.watch.schema);
+        let (result, usable) = within(self.env.as_ref(), &self.limits, &conn, work).await;
+        match result {
+            Ok(()) => Ok(conn),
+            Err(error) => {
+                if usable {
+                    self.give_back(conn, Ended::Open);
+                }
+                Err(error)
+            }
+        }
     }
 
     async fn enter_units(&self, conn: &Conn, begin: Option<String>, claim: Claim, isolation: Isolation) -> Result<()> {
@@ -828,7 +868,8 @@ impl Transaction for PgTransaction {
             return Err(aborted());
         }
         let (env, time) = (self.env.clone(), self.limits.time + GRACE);
-        let conn = self.conn.take().ok_or_else(lost)?;
+        let conn = self.take_live()?;
+        let conn = self.observe(conn).await?;
         let answer = {
             let commit = std::pin::pin!(conn.batch_execute(commit_text(&conn)));
             match select(commit, env.sleep(time)).await {
@@ -878,6 +919,7 @@ impl Transaction for PgTransaction {
 
     async fn pledge(mut self: Box<Self>, id: &PledgeId, _forget: Vec<PledgeId>) -> Result<Box<dyn Pledge>> {
         let conn = self.take_live()?;
+        let conn = self.observe(conn).await?;
         let text = pledge::prepare_text(id, &self.shard);
         let work = async {
             let xid: String = conn.row("SELECT pg_current_xact_id()::text", &[]).await?.get(0);

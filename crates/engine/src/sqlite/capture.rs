@@ -18,7 +18,7 @@ use super::value;
 use crate::shard::{MAX_REDO_BYTES, SchemaStep};
 use isles_kernel::change::{self, Op, RecordBuilder};
 use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{Schema, Table, TableKind};
+use isles_kernel::schema::{INDEX_NAMESPACE, RESERVED_PREFIX, Schema, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder};
 use rusqlite::ffi;
 use rusqlite::types::ValueRef;
@@ -30,6 +30,8 @@ use std::sync::Arc;
 struct Captured {
     table: Table,
     hidden: c_int,
+    /// Whether global indexes follow it.
+    indexed: bool,
     /// The group of a table that is sharded by its key.
     group: Option<GroupHash>,
     types: Vec<DataType>,
@@ -56,6 +58,8 @@ pub(super) struct Mark {
 #[derive(Default)]
 pub(super) struct Capture {
     pub(super) enabled: bool,
+    /// Nobody but global indexes reads the log.
+    pub(super) only_indexed: bool,
     /// The record is for a commit over several shards alone, and not for the log.
     pub(super) redo_only: bool,
     /// The record has outgrown what such a commit may carry; it is not complete.
@@ -119,6 +123,7 @@ impl Capture {
         self.record.clear();
         self.touched.clear();
         self.redo_only = false;
+        self.only_indexed = false;
         self.overflown = false;
         self.last = None;
         self.txn = 0;
@@ -142,6 +147,7 @@ fn captured(table: &Table) -> Arc<Captured> {
     Arc::new(Captured {
         table: table.clone(),
         hidden,
+        indexed: table.global_keys().next().is_some(),
         group: match &table.kind {
             TableKind::Hash { group, .. } => Some(GroupHash::of(group)),
             _ => None,
@@ -174,7 +180,7 @@ unsafe extern "C" fn on_change(
     let capture = unsafe { &mut *context.cast::<Capture>() };
     // SAFETY: SQLite gives a terminated name that lives through the call.
     let name = unsafe { CStr::from_ptr(table) }.to_bytes();
-    if name.starts_with(b"_isles") {
+    if is_private(name) {
         return;
     }
     // SAFETY: we are inside the hook.
@@ -191,6 +197,9 @@ unsafe extern "C" fn on_change(
         capture.failed = Some(format!("table {} is not in the schema", String::from_utf8_lossy(name)));
         return;
     };
+    if capture.only_indexed && !table.indexed {
+        return;
+    }
     let image = Image { db, table: &table };
     // SAFETY: we are inside the hook, on the thread that runs the statement.
     let done = unsafe {
@@ -205,6 +214,12 @@ unsafe extern "C" fn on_change(
     if done.is_none() {
         capture.failed = Some("a change could not be read".into());
     }
+}
+
+/// Tables of the shard's own. Entries of indexes are not among them: they are rows that move.
+fn is_private(name: &[u8]) -> bool {
+    let entries = name.strip_prefix(INDEX_NAMESPACE.as_bytes()).is_some_and(|rest| rest.starts_with(b"."));
+    name.starts_with(RESERVED_PREFIX.as_bytes()) && !entries
 }
 
 impl Capture {

@@ -11,10 +11,11 @@
 use super::format;
 use super::raw::Db;
 use super::writer::{State, Writer, one_int};
+use crate::entries::Observed;
 use crate::error::{Result, ShardError};
 use crate::shard::{ChangePage, Consumer};
 use isles_kernel::change::decode_record;
-use isles_kernel::names::{Seq, StreamId, TxnId};
+use isles_kernel::names::{Seq, ShardId, StreamId, TxnId};
 use isles_kernel::value::{DataType, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,20 @@ pub(super) fn append(writer: &mut Writer) -> Result<()> {
     let records = chapters.chain([(&capture.record, schema)]).filter(|(record, _)| !record.is_empty());
     let records: Vec<_> = records.map(|(record, schema)| (record.finish(schema), record.changes())).collect();
     let txns = capture.txn.max(1);
+    observe(&writer.id, &writer.observed().clone(), &writer.state, &records)?;
     insert_all(&mut writer.db, &mut writer.state, records, txns)
+}
+
+/// Tells the observer of records that are about to be inserted.
+pub(super) fn observe(shard: &ShardId, observed: &Observed, state: &State, records: &[(Vec<u8>, u64)]) -> Result<()> {
+    let Some(observer) = observed.interested() else { return Ok(()) };
+    let mut first = state.seq.next();
+    for (body, changes) in records {
+        let decoded = decode_record(body, first, state.txn.next());
+        observer.committing(shard, &decoded.map_err(|_| ShardError::invalid("a record cannot be read"))?);
+        first = Seq(first.0 + changes);
+    }
+    Ok(())
 }
 
 /// Inserts the records of one commit. Several are one transaction's, which changed the schema in between.
@@ -129,7 +143,7 @@ pub(super) fn add_consumer(writer: &mut Writer, stream: &StreamId) -> Result<Seq
     }
     // Members before this one in the same group have been captured or not; either way they lie at or below here.
     let position = Seq(writer.state.seq.0 + writer.capture().record.changes());
-    writer.enable_capture();
+    writer.enable_capture(stream);
     store_position(writer, stream, position)?;
     Ok(position)
 }

@@ -29,6 +29,7 @@
 //!   * `transaction`  interactive transactions
 //!   * `snapshot`     pages and digests of one moment
 //!   * `discard`      rows that a move has left
+//!   * `entries`      entries of global indexes
 //!   * `tenancy`      the second fence around tenants
 //!   * `units`        what has changed since, by unit
 //!   * `turns`        long reads of a tenant, and those of others
@@ -48,6 +49,7 @@ mod capture;
 mod copy;
 mod ddl;
 mod discard;
+mod entries;
 mod explain;
 pub mod fleet;
 mod format;
@@ -71,6 +73,7 @@ mod value;
 mod writer;
 
 use crate::binding::Binding;
+use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
@@ -80,7 +83,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{BucketId, PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use queue::Queue;
 use reader::Readers;
@@ -124,6 +127,8 @@ pub struct SqliteOptions {
     pub capture_always: bool,
     /// Pages in the WAL after which they are moved into the database file.
     pub checkpoint_pages: u32,
+    /// Who is told of changes before they are committed.
+    pub observed: Observed,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
 }
@@ -157,6 +162,7 @@ impl Default for SqliteOptions {
             capture_always: false,
             // 4 MiB, as SQLite's default.
             checkpoint_pages: 1_000,
+            observed: Observed::default(),
             planted: None,
         }
     }
@@ -278,7 +284,7 @@ impl SqliteShard {
             vfs::walcheck::WalError::Corrupt { .. } => ShardError::Corrupt(format!("{}: {error}", path.display())),
             error => ShardError::Unavailable(format!("cannot open {}: {error}", path.display())),
         })?;
-        let writer = Writer::open(path, env.clone(), &options)?;
+        let writer = Writer::open(id.clone(), path, env.clone(), &options)?;
         // Any number will do, but not the one that a transaction remembers from before the shard was reopened.
         let first_state = env.random() >> 1;
         let shared = Shared {
@@ -487,6 +493,39 @@ impl Shard for SqliteShard {
     ) -> Result<u64> {
         let leave = discard::Leave { stream: stream.clone(), driver, unserved };
         discard::discard(self, leave, range, rows).await
+    }
+
+    async fn settled(&self) -> Result<Seq> {
+        let now = |writer: &mut Writer| Ok(Seq(writer.state.seq.0 + writer.capture().record.changes()));
+        self.write(OWN_WRITE_TIME, now).await
+    }
+
+    async fn maintain(&self, claim: Claim, parts: Vec<EntryPart>) -> Result<()> {
+        crate::entries::check_size(&parts)?;
+        self.write(OWN_WRITE_TIME, move |writer| {
+            writer.state.fences.check(&claim, Access::Write)?;
+            entries::maintain(writer, &parts)
+        })
+        .await
+    }
+
+    async fn clear_entries(
+        &self,
+        claim: Claim,
+        table: &str,
+        of: EntriesOf,
+        limit: usize,
+    ) -> Result<u64> {
+        let table = table.to_string();
+        self.write(OWN_WRITE_TIME, move |writer| {
+            writer.state.fences.check(&claim, Access::Write)?;
+            entries::clear(writer, &table, &of, limit)
+        })
+        .await
+    }
+
+    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>> {
+        entries::buckets(&self.shared, claim, probes).await
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

@@ -65,6 +65,7 @@ pub(super) fn redeem(writer: &mut Writer, id: &PledgeId, redo: &[u8]) -> Result<
     let pieces = redo::decode(redo).map_err(damaged)?;
     let logs = writer.logs();
     let mut state = writer.state.clone();
+    let (shard, observed) = (writer.id.clone(), writer.observed().clone());
     let db = writer.applier()?;
     let known = "SELECT count(*) FROM _isles_pledge WHERE id = $1";
     if one_int(db, known, &[Value::text(id.as_str())])? != Some(0) {
@@ -83,6 +84,7 @@ pub(super) fn redeem(writer: &mut Writer, id: &PledgeId, redo: &[u8]) -> Result<
     }
     db.own("INSERT INTO _isles_pledge (id) VALUES ($1)", &[Value::text(id.as_str())], &[])?;
     if logs {
+        log::observe(&shard, &observed, &state, &records)?;
         log::insert_all(db, &mut state, records, 1)?;
     }
     writer.state = state;

@@ -31,6 +31,7 @@ use rusqlite::ffi;
 use rusqlite::hooks::{AuthAction, AuthContext};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -188,7 +189,7 @@ pub(super) struct Db {
     cursors: BTreeMap<CursorId, Cursor>,
     next_cursor: u32,
     cache: HashMap<Arc<str>, Cached, TextHash>,
-    own: HashMap<&'static str, Prepared>,
+    own: HashMap<Cow<'static, str>, Prepared>,
     uses: u64,
     pub(super) capture: Option<Box<Capture>>,
     watch: Box<Watch>,
@@ -472,10 +473,26 @@ impl Db {
 
     /// Runs one of the engine's own statements; `sql` is a constant, so it stays prepared for ever.
     pub(super) fn own(&mut self, sql: &'static str, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
-        if !self.own.contains_key(sql) {
-            let prepared = self.prepare(sql, Origin::Own)?;
-            self.own.insert(sql, prepared);
+        self.own_kept_as(Cow::Borrowed(sql), params, columns)
+    }
+
+    /// As [`Db::own`], for text that was composed and is used again and again; there must be few such texts.
+    pub(super) fn own_kept(&mut self, sql: &str, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
+        match self.own.contains_key(sql) {
+            true => self.run_kept(sql, params, columns),
+            false => self.own_kept_as(Cow::Owned(sql.into()), params, columns),
         }
+    }
+
+    fn own_kept_as(&mut self, sql: Cow<'static, str>, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
+        if !self.own.contains_key(&sql) {
+            let prepared = self.prepare(&sql, Origin::Own)?;
+            self.own.insert(sql.clone(), prepared);
+        }
+        self.run_kept(&sql, params, columns)
+    }
+
+    fn run_kept(&mut self, sql: &str, params: &[Value], columns: &[DataType]) -> Result<Vec<Row>> {
         let prepared = self.own.get(sql).ok_or_else(|| ShardError::invalid("statement cache"))?;
         let rows = run_own(prepared, params, columns);
         prepared.reset();

@@ -46,11 +46,11 @@ impl Readers {
         }
     }
 
-    fn pop(&self) -> Option<Db> {
+    pub(super) fn pop(&self) -> Option<Db> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).readers.pop()
     }
 
-    fn push(&self, db: Db) {
+    pub(super) fn push(&self, db: Db) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.closed || idle.readers.len() >= self.keep {
             // Closing a connection may touch the disk: not under the lock.

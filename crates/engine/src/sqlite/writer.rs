@@ -25,10 +25,11 @@ use super::raw::{Db, Role};
 use super::{Planted, SqliteOptions, format, log};
 use crate::binding::Binding;
 use crate::env::Env;
+use crate::entries::Observed;
 use crate::error::{Result, ShardError};
 use crate::fence::{Fence, FenceTable};
 use crate::shard::{CancelToken, Outcome, Request};
-use isles_kernel::names::{SchemaVersion, Seq, StreamId, TxnId};
+use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId, TxnId};
 use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Value};
 use rusqlite::ffi;
@@ -150,6 +151,7 @@ impl<T: Send, F: FnMut(&mut Writer) -> Result<T> + Send> Member for Task<T, F> {
 
 /// The writing connection and what goes with it.
 pub(super) struct Writer {
+    pub(super) id: ShardId,
     pub(super) db: Db,
     /// Opened when the first rows of another shard arrive.
     applier: Option<Db>,
@@ -170,7 +172,7 @@ pub(super) struct CommitError {
 
 impl Writer {
     /// Opens the shard's file, making it if there is none.
-    pub(super) fn open(path: &Path, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Writer> {
+    pub(super) fn open(id: ShardId, path: &Path, env: Arc<dyn Env>, options: &SqliteOptions) -> Result<Writer> {
         let mut db = Db::open(path, Role::Writer, env.clone(), options)?;
         format::prepare(&mut db, path)?;
         let state = format::load(&mut db)?;
@@ -179,7 +181,7 @@ impl Writer {
         db.release_memory();
         let path = path.to_path_buf();
         let committed = state.clone();
-        Ok(Writer { db, applier: None, state, committed, path, env, options: options.clone() })
+        Ok(Writer { id, db, applier: None, state, committed, path, env, options: options.clone() })
     }
 
     pub(super) fn applier(&mut self) -> Result<&mut Db> {
@@ -198,6 +200,10 @@ impl Writer {
         self.db.capture.as_mut().expect("installed when the writer was opened")
     }
 
+    pub(super) fn observed(&self) -> &Observed {
+        &self.options.observed
+    }
+
     /// Whether changes go to the log.
     pub(super) fn logs(&self) -> bool {
         self.options.capture_always || !self.state.consumers.is_empty()
@@ -205,15 +211,21 @@ impl Writer {
 
     pub(super) fn begin(&mut self) -> Result<()> {
         let enabled = self.logs();
+        let only_indexed =
+            !self.options.capture_always && self.state.consumers.keys().all(isles_kernel::index::is_index_stream);
         let capture = self.capture();
         capture.clear();
         capture.enabled = enabled;
+        capture.only_indexed = only_indexed;
         self.db.own("BEGIN IMMEDIATE", &[], &[]).map(drop)
     }
 
     /// Turns capture on within a transaction, for a consumer that has just been added.
-    pub(super) fn enable_capture(&mut self) {
-        self.capture().enabled = true;
+    pub(super) fn enable_capture(&mut self, stream: &StreamId) {
+        let capture = self.capture();
+        capture.only_indexed =
+            isles_kernel::index::is_index_stream(stream) && (capture.only_indexed || !capture.enabled);
+        capture.enabled = true;
     }
 
     /// Captures within a transaction also what the log does not want: it may become a commit over several shards, and
@@ -222,6 +234,7 @@ impl Writer {
         let logs = self.logs();
         let capture = self.capture();
         capture.enabled = true;
+        capture.only_indexed = false;
         capture.redo_only = !logs;
     }
 

@@ -26,7 +26,7 @@ async fn write_each_way(db: &Db, claim: &Claim) -> Vec<Result<()>> {
         }
         Err(error) => Err(error),
     };
-    let later = Claim { version: claim.version, units: vec![] };
+    let later = Claim::new(claim.version, vec![]);
     let mut open = db.begin(Begin::new(later, Access::Write)).await.unwrap();
     let claimed = match open.claim(claim.clone()).await {
         Ok(()) => {
@@ -46,7 +46,7 @@ async fn read_each_way(db: &Db, claim: &Claim) -> Vec<Result<()>> {
     let nothing = count_of("SELECT n FROM users WHERE id = -1").composed();
     let nothing = db.execute(Request::read(claim.clone(), nothing)).await.map(drop);
     let begun = db.begin(Begin::new(claim.clone(), Access::Read)).await.map(drop);
-    let later = Claim { version: claim.version, units: vec![] };
+    let later = Claim::new(claim.version, vec![]);
     let mut open = db.begin(Begin::new(later, Access::Read)).await.unwrap();
     vec![executed, composed, nothing, begun, open.claim(claim.clone()).await]
 }

@@ -150,7 +150,7 @@ pub(crate) fn claim_at(version: u64) -> Claim {
     let tenants = [None, tenant("acme"), tenant("beta")];
     let tenants = tenants.into_iter().map(|tenant| Claimed::Tenant(tenant, tenants_group(), BucketId(0)));
     let units = buckets.chain(tenants).chain([Claimed::Shared]).collect();
-    Claim { version: RoutingVersion(version), units }
+    Claim::new(RoutingVersion(version), units)
 }
 
 pub(crate) fn claim() -> Claim {
@@ -158,12 +158,12 @@ pub(crate) fn claim() -> Claim {
 }
 
 pub(crate) fn claim_bucket(version: u64, bucket: u32) -> Claim {
-    Claim { version: RoutingVersion(version), units: vec![Claimed::Bucket(users_group(), BucketId(bucket))] }
+    Claim::new(RoutingVersion(version), vec![Claimed::Bucket(users_group(), BucketId(bucket))])
 }
 
 pub(crate) fn claim_tenant(version: u64, tenant: Option<TenantId>) -> Claim {
     let units = vec![Claimed::Tenant(tenant, tenants_group(), BucketId(0))];
-    Claim { version: RoutingVersion(version), units }
+    Claim::new(RoutingVersion(version), units)
 }
 
 pub(crate) fn fence_buckets(first: u32, last: u32, version: u64, mode: FenceMode) -> Fence {

@@ -335,7 +335,7 @@ pub(crate) async fn rows_and_schema_of_a_transaction_change_together(world: Worl
     open.execute(&insert_user(1, "before", 0)).await.unwrap();
     open.change_schema(step(version, vec![SchemaChange::CreateTable(orders)], vec![fence.clone()])).await.unwrap();
     open.change_schema(step(version + 1, vec![added("more")], vec![])).await.unwrap();
-    let claim = Claim { version: RoutingVersion(7), units: vec![Claimed::Bucket(group.clone(), BucketId(2))] };
+    let claim = Claim::new(RoutingVersion(7), vec![Claimed::Bucket(group.clone(), BucketId(2))]);
     open.claim(claim).await.unwrap();
     open.execute(&Statement::new("UPDATE users SET more = 5 WHERE id = 1", vec![])).await.unwrap();
     assert_eq!(db.schema().await.unwrap().version.0, version, "nobody else sees it");

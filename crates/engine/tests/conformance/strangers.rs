@@ -21,7 +21,7 @@ fn whole(version: u64, mode: FenceMode) -> Fence {
 }
 
 fn claimed(unit: fn(GroupName, BucketId, BucketId) -> Claimed) -> Claim {
-    Claim { version: RoutingVersion(1), units: vec![unit(users_group(), BucketId(0), BucketId(3))] }
+    Claim::new(RoutingVersion(1), vec![unit(users_group(), BucketId(0), BucketId(3))])
 }
 
 /// Of a statement that takes whatever is there.
@@ -61,7 +61,7 @@ async fn each_way(db: &Db, claim: &Claim) -> Vec<Result<()>> {
         for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
             let begin = |claim: Claim| Begin { isolation, ..Begin::new(claim, access) };
             results.push(db.begin(begin(claim.clone())).await.map(drop));
-            let mut later = db.begin(begin(Claim { version: claim.version, units: vec![] })).await.unwrap();
+            let mut later = db.begin(begin(Claim::new(claim.version, vec![]))).await.unwrap();
             results.push(later.claim(claim.clone()).await);
         }
     }

@@ -58,7 +58,7 @@ pub(crate) fn stream(name: &str) -> StreamId {
 }
 
 pub(crate) fn claim(version: u64, bucket: u32) -> Claim {
-    Claim { version: RoutingVersion(version), units: vec![Claimed::Bucket(group(), BucketId(bucket))] }
+    Claim::new(RoutingVersion(version), vec![Claimed::Bucket(group(), BucketId(bucket))])
 }
 
 pub(crate) fn fence(buckets: std::ops::RangeInclusive<u32>, version: u64, mode: FenceMode) -> Fence {
@@ -246,5 +246,5 @@ pub(crate) fn error_name(error: &ShardError) -> &'static str {
 /// A claim of several buckets.
 pub(crate) fn claim_all(version: u64, buckets: impl Iterator<Item = u32>) -> Claim {
     let units = buckets.map(|bucket| Claimed::Bucket(group(), BucketId(bucket))).collect();
-    Claim { version: RoutingVersion(version), units }
+    Claim::new(RoutingVersion(version), units)
 }

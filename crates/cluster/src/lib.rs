@@ -6,6 +6,7 @@
 //!   * [`commit`]    transactions over several shards
 //!   * [`database`]  a catalog, its shards, and what every session shares
 //!   * [`moves`]     moves of tenants and buckets, carried out
+//!   * [`indexes`]   global indexes, kept up
 //!   * `execute`     plans, carried out on the shards
 //!   * `per_shard`   something for each shard, while shards come and go
 //!   * `tenants`     tenants as objects: records, quotas, and what is known of them
@@ -15,6 +16,7 @@ pub mod catalog;
 pub mod commit;
 pub mod database;
 mod execute;
+pub mod indexes;
 pub mod moves;
 mod per_shard;
 pub mod roles;

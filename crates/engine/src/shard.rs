@@ -29,7 +29,7 @@ use isles_kernel::names::{
 use isles_kernel::schema::{Schema, SchemaChange, Unit};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -395,6 +395,10 @@ pub trait Snapshot: Send {
     /// Every change up to this position is in the snapshot. On PostgreSQL a few later ones may be, too, since
     /// positions are not given out in commit order; whoever applies the changes after it ends in the same rows.
     fn seq(&self) -> Seq;
+    /// Changes after that position that are in the snapshot all the same.
+    async fn later_changes(&mut self) -> Result<BTreeSet<Seq>> {
+        Ok(BTreeSet::new())
+    }
     fn schema(&self) -> &Schema;
     async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page>;
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;

@@ -57,6 +57,7 @@ use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
+use crate::indexes::Indexes;
 use crate::moves::{self, Moves};
 use crate::roles;
 use crate::session::plans::Plans;
@@ -160,6 +161,7 @@ pub struct Database {
     pub(crate) plans: Plans,
     works: Works,
     pub(crate) moves: Moves,
+    pub(crate) indexes: Arc<Indexes>,
     held: Arc<held::Holding>,
     pub(crate) tenants: Tenants,
     /// The first one has the global tables.
@@ -210,7 +212,11 @@ impl Database {
         let members = members::open(&*catalog, &about, &config).await?;
         let names: Vec<ShardId> = members.names().cloned().collect();
         let places = members.shards.iter().map(|member| (member.name.clone(), member.place.clone()));
-        let options = (config.sqlite, config.postgres);
+        let indexes = Arc::new(Indexes::default());
+        let options = (
+            SqliteOptions { observed: indexes.observed(), ..config.sqlite },
+            PostgresOptions { observed: indexes.observed(), ..config.postgres },
+        );
         let shards =
             Arc::new(ShardSet::new(places, config.folder, options, about.strategy, catalog.clone(), env.clone()));
         let prefix = pledge_prefix(about.id);
@@ -240,6 +246,7 @@ impl Database {
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
             moves: Moves::new(config.planted_move),
+            indexes,
             held: Arc::default(),
             tenants,
             members: ArcSwap::from_pointee(members),
@@ -259,6 +266,7 @@ impl Database {
         database.learn_roles().await?;
         database.start_sweeper();
         database.forget_joins().await?;
+        database.start_indexes();
         database.resume_moves().await?;
         database.resume_drains();
         database.renew_figures();

@@ -322,6 +322,7 @@ impl Turnover {
     pub(crate) fn publish(&self) {
         let database = &self.database;
         let before = database.schema();
+        database.indexes.follow(&self.guard.schema);
         database.schema.store(self.guard.schema.clone());
         let changed = |old: &&Sequence| self.guard.schema.sequences.get(&old.name) != Some(old);
         before.sequences.values().filter(changed).for_each(|old| database.sequences.forget(&old.name));

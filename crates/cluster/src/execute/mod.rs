@@ -19,6 +19,7 @@ pub(crate) mod evaluate;
 pub(crate) mod import;
 pub(crate) mod inputs;
 pub(crate) mod key;
+pub(crate) mod led;
 pub(crate) mod merge;
 pub(crate) mod numbers;
 pub(crate) mod run;

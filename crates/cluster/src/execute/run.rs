@@ -21,17 +21,19 @@
 
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
+use super::led::Led;
 use super::inputs::{Inputs, Known, Owner, acts_for, dialect, tenant_value};
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
 use super::target::{Nobody, Places, Resolver};
-use super::transaction::{Modes, Txn, Visit, noted, open_shard, shard_is_new};
+use super::transaction::{Modes, Seat, Txn, Visit, noted, open_shard, shard_is_new};
 use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
 use crate::database::strangers::keep_to_own;
 use crate::database::{Database, Held, SchemaGuard, Strategy};
 use crate::moves::Planted;
+use isles_engine::entries::Still;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Engine, Isolation, MAX_STATEMENTS, Outcome, Request, Statement};
@@ -57,6 +59,8 @@ use std::time::Duration;
 const HELD_LOOK: Duration = Duration::from_millis(50);
 /// How often a statement that conflicts with another is sent again.
 const ATTEMPTS: u32 = 8;
+/// After so many attempts indexes are not asked any more.
+const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
@@ -95,6 +99,7 @@ pub(crate) struct Runner<'a> {
     pub(crate) sources: &'a dyn Sources,
     pub(crate) params: &'a [Value],
     pub(crate) bounds: &'a Bounds,
+    pub(crate) led: Led,
 }
 
 /// Where a statement runs: in the session's transaction, or in none.
@@ -104,7 +109,7 @@ pub(crate) enum Within<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn inputs(&self) -> Inputs<'_> {
+    pub(super) fn inputs(&self) -> Inputs<'_> {
         Inputs { params: self.params, known: self.sources, env: &self.database.env }
     }
 
@@ -127,6 +132,7 @@ impl<'a> Runner<'a> {
                     match output {
                         // The first statement of a transaction is as one on its own: nothing of it has happened.
                         Err(error) if error.moved && begins => {
+                            self.led.forget();
                             txn.start_over().await;
                             self.hold(&mut held, error).await?;
                         }
@@ -146,9 +152,16 @@ impl<'a> Runner<'a> {
             attempt += 1;
             let result = self.attempt_alone(plan, &policy).await;
             match result {
-                Err(error) if error.moved => policy = self.hold(&mut held, error).await?,
+                Err(error) if error.moved => {
+                    self.led.forget();
+                    policy = self.hold(&mut held, error).await?;
+                }
                 Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
                     self.bounds.check(&*self.database.env)?;
+                    self.led.forget();
+                    if attempt >= LED_ATTEMPTS {
+                        self.led.give_up();
+                    }
                     self.database.env.sleep(pause).await;
                     pause *= 2;
                     policy = self.database.routing.refresh().await?;
@@ -219,7 +232,7 @@ impl<'a> Runner<'a> {
     async fn stream_once(&self, plan: &Plan, node: &ShardsNode) -> Result<Stream, SqlError> {
         let policy = self.routing(|| plan.uses_tenant(), None).await?;
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let places = self.resolver(&policy).resolve(&node.target, &node.touches, nobody)?;
+        let places = self.choose(&node.target, &node.touches, nobody, Seat::default(), &policy).await?;
         let modes = Modes { isolation: Isolation::RepeatableRead, read_only: true };
         let mut txn = Txn::begin(self.database, modes, self.schema.clone(), self.acts_for())?;
         let mut visits = self.visits(&places, Access::Read, &policy);
@@ -264,7 +277,7 @@ impl<'a> Runner<'a> {
         if policy.is_pinned(&tenant) { Ok(policy) } else { Err(shard_is_new()) }
     }
 
-    fn resolver<'b>(&'b self, policy: &'b RoutingPolicy) -> Resolver<'b> {
+    pub(super) fn resolver<'b>(&'b self, policy: &'b RoutingPolicy) -> Resolver<'b> {
         Resolver { database: self.database, policy, inputs: self.inputs(), prefer: None }
     }
 
@@ -273,13 +286,16 @@ impl<'a> Runner<'a> {
         match plan {
             Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) => {
                 let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-                let places = self.resolver(policy).resolve(&node.target, &node.touches, nobody)?;
-                let Some(place) = only(&places) else { return Ok(None) };
-                let outcome = self.ask(&node.fragment, place, policy, Access::Read).await?;
-                Ok(Some(Output { rows: self.trim(node, outcome.rows)?, affected: 0 }))
+                let places = self.choose(&node.target, &node.touches, nobody, Seat::default(), policy).await?;
+                let rows = match only(&places) {
+                    Some(place) => self.ask(&node.fragment, place, policy, Access::Read).await?.rows,
+                    None if places.is_empty() => Vec::new(),
+                    None => return Ok(None),
+                };
+                Ok(Some(Output { rows: self.trim(node, rows)?, affected: 0 }))
             }
             Plan::Modify(plan) => {
-                let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
+                let places = self.choose(&plan.target, &plan.touches, Nobody::IsFine, Seat::default(), policy).await?;
                 let Some(place) = only(&places) else { return Ok(None) };
                 let outcome = self.ask(&plan.fragment, place, policy, Access::Write).await?;
                 Ok(Some(Output { rows: outcome.rows, affected: outcome.affected }))
@@ -332,14 +348,14 @@ impl<'a> Runner<'a> {
     async fn ask(
         &self,
         fragment: &Fragment,
-        (shard, units): (&ShardId, &Vec<Claimed>),
+        (shard, units, still): Place<'_>,
         policy: &RoutingPolicy,
         access: Access,
     ) -> Result<Outcome, SqlError> {
-        let mut units = Cow::Borrowed(units.as_slice());
+        let mut units = Cow::Borrowed(units);
         loop {
             let statement = self.on_shard(fragment, shard, &units, policy)?;
-            let error = match self.send(shard, &units, policy, access, vec![statement]).await? {
+            let error = match self.send((shard, &units, still), policy, access, vec![statement]).await? {
                 Ok(mut outcomes) => return Ok(outcomes.pop().unwrap_or_default()),
                 Err(error) => error,
             };
@@ -361,15 +377,14 @@ impl<'a> Runner<'a> {
         access: Access,
         statements: Vec<Statement>,
     ) -> Result<Vec<Outcome>, SqlError> {
-        let answer = self.send(shard, units, policy, access, statements).await?;
+        let answer = self.send((shard, units, None), policy, access, statements).await?;
         answer.map_err(|error| noted(self.database, shard, error))
     }
 
     /// Sends a request. The inner error is the shard's.
     async fn send(
         &self,
-        shard: &ShardId,
-        units: &[Claimed],
+        (shard, units, still): Place<'_>,
         policy: &RoutingPolicy,
         access: Access,
         statements: Vec<Statement>,
@@ -380,7 +395,7 @@ impl<'a> Runner<'a> {
             (Access::Write, Engine::Sqlite) => Some(self.database.writers.at_shard(shard)?),
             _ => None,
         };
-        let claim = Claim::new(policy.version(), units.to_vec());
+        let claim = Claim { still: still.cloned(), ..Claim::new(policy.version(), units.to_vec()) };
         let limits = self.bounds.limits(&*self.database.env);
         // What uses no tenant table needs no tenant, which costs a PostgreSQL shard a transaction.
         let uses_tenants = units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)));
@@ -401,6 +416,9 @@ impl<'a> Runner<'a> {
     /// already, as one with several fragments can, it begins again.
     async fn run_within(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
         let is_first = !txn.has_begun();
+        if is_first {
+            self.ask_indexes(plan, policy).await?;
+        }
         loop {
             let known = self.database.known_strangers();
             match self.run_plan(plan, txn, policy).await {
@@ -433,6 +451,7 @@ impl<'a> Runner<'a> {
             access,
             version: policy.version(),
             units: units.clone(),
+            still: places.still.clone(),
         };
         places.iter().map(visit).collect()
     }
@@ -460,11 +479,8 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let places = Resolver { prefer: txn.any_shard(), ..self.resolver(policy) }.resolve(
-            &node.target,
-            &node.touches,
-            nobody,
-        )?;
+        let places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        txn.rely_on(places.still.as_ref());
         if let (Some(place), Access::Read) = (only(&places), access)
             && txn.reads_committed(place.0)
         {
@@ -582,7 +598,8 @@ impl<'a> Runner<'a> {
     }
 
     async fn modify(&self, plan: &ModifyPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
-        let places = self.resolver(policy).resolve(&plan.target, &plan.touches, Nobody::IsFine)?;
+        let places = self.choose(&plan.target, &plan.touches, Nobody::IsFine, txn.seat(), policy).await?;
+        txn.rely_on(places.still.as_ref());
         let mut outcomes = self.on_shards(&plan.fragment, &places, Access::Write, txn, policy).await?;
         if plan.every {
             outcomes.truncate(1);
@@ -856,10 +873,13 @@ fn claim_once(units: &mut Vec<Claimed>, unit: Claimed) {
     }
 }
 
-fn only(places: &Places) -> Option<(&ShardId, &Vec<Claimed>)> {
+/// A shard, what is claimed there, and what it was chosen by.
+type Place<'a> = (&'a ShardId, &'a [Claimed], Option<&'a Still>);
+
+fn only(places: &Places) -> Option<Place<'_>> {
     let mut each = places.iter();
     match (each.next(), each.next()) {
-        (Some(one), None) => Some(one),
+        (Some((shard, units)), None) => Some((shard, units, places.still.as_ref())),
         _ => None,
     }
 }

@@ -6,7 +6,9 @@ use super::key;
 use crate::database::Database;
 use crate::database::routing::claimed_of;
 use crate::database::strangers::keep_to_own;
+use crate::indexes::find::Found;
 use crate::session::settings::Tenant;
+use isles_engine::entries::Still;
 use isles_engine::fence::Claimed;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, GroupName, ShardId};
@@ -15,9 +17,29 @@ use isles_kernel::value::Value;
 use isles_sql::plan::{KeyExprs, Target, Touch};
 use isles_sql::types::Type;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 /// Shards and what is claimed on each.
-pub(crate) type Places = BTreeMap<ShardId, Vec<Claimed>>;
+#[derive(Default)]
+pub(crate) struct Places {
+    pub(crate) shards: BTreeMap<ShardId, Vec<Claimed>>,
+    /// What they were chosen by, if that can change without the routing.
+    pub(crate) still: Option<Still>,
+}
+
+impl Deref for Places {
+    type Target = BTreeMap<ShardId, Vec<Claimed>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.shards
+    }
+}
+
+impl FromIterator<(ShardId, Vec<Claimed>)> for Places {
+    fn from_iter<I: IntoIterator<Item = (ShardId, Vec<Claimed>)>>(shards: I) -> Places {
+        Places { shards: shards.into_iter().collect(), still: None }
+    }
+}
 
 /// Whether a fragment runs even where nothing matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,19 +62,38 @@ impl Resolver<'_> {
         let places = match target {
             Target::Any => self.whole(touches, [self.any()])?,
             Target::Home => self.whole(touches, [self.database.home()])?,
-            Target::All => self.whole(touches, self.owners(touches))?,
+            Target::All | Target::Index(_) => self.whole(touches, self.owners(touches))?,
             Target::Every => self.whole(touches, self.database.shard_names())?,
             Target::Tenant => {
                 let (shard, _) = tenant_place(self.inputs.known.tenant(), self.policy)?;
                 self.whole(touches, [shard])?
             }
             Target::Keys { group, keys } => self.of_keys(group, keys, touches)?,
-            Target::Nowhere => Places::new(),
+            Target::Nowhere => Places::default(),
         };
         match (places.is_empty(), nobody) {
             (true, Nobody::MustRun) => self.whole(touches, [self.any()]),
             _ => Ok(places),
         }
+    }
+
+    /// Shards that an index has named, and others that are asked besides.
+    pub(crate) fn led(
+        &self,
+        group: &GroupName,
+        found: &Found,
+        besides: &[ShardId],
+        touches: &[Touch],
+        nobody: Nobody,
+    ) -> Result<Places, SqlError> {
+        let owners = self.owners(touches);
+        let named = found.buckets.iter().filter_map(|bucket| self.policy.shard_of_bucket(group, *bucket));
+        let all: BTreeSet<ShardId> = named.chain(besides).filter(|shard| owners.contains(*shard)).cloned().collect();
+        let places = match (all.is_empty(), nobody) {
+            (true, Nobody::MustRun) => self.whole(touches, [self.any()])?,
+            _ => self.whole(touches, all)?,
+        };
+        Ok(Places { still: Some(found.still.clone()), ..places })
     }
 
     fn any(&self) -> ShardId {
@@ -74,15 +115,12 @@ impl Resolver<'_> {
 
     /// Each shard, with claims to all it has of what is touched.
     fn whole(&self, touches: &[Touch], shards: impl IntoIterator<Item = ShardId>) -> Result<Places, SqlError> {
-        let mut places = Places::new();
-        for shard in shards {
-            let mut claims = Vec::new();
-            for touch in touches {
-                claims.extend(self.claims(touch, &shard)?);
-            }
-            places.insert(shard, claims);
-        }
-        Ok(places)
+        let claims = |shard: ShardId| {
+            let claims: Result<Vec<Vec<Claimed>>, SqlError> =
+                touches.iter().map(|touch| self.claims(touch, &shard)).collect();
+            Ok((shard, claims?.concat()))
+        };
+        shards.into_iter().map(claims).collect()
     }
 
     fn claims(&self, touch: &Touch, shard: &ShardId) -> Result<Vec<Claimed>, SqlError> {
@@ -125,14 +163,14 @@ impl Resolver<'_> {
             0 | 1 => |group: &GroupName, bucket| Claimed::Bucket(group.clone(), bucket),
             _ => |group: &GroupName, bucket| Claimed::Buckets(group.clone(), bucket, bucket),
         };
-        let mut places = Places::new();
+        let mut places = Places::default();
         for (shard, buckets) in buckets {
             let mut claims: Vec<Claimed> = buckets.into_iter().map(|bucket| claim(group, bucket)).collect();
             claims = self.kept(claims, group, &shard);
             for touch in touches.iter().filter(|touch| !matches!(touch, Touch::Group(named) if named == group)) {
                 claims.extend(self.claims(touch, &shard)?);
             }
-            places.insert(shard, claims);
+            places.shards.insert(shard, claims);
         }
         Ok(places)
     }

@@ -37,6 +37,7 @@ use crate::database::strangers::keep_to_own;
 use crate::database::{Active, Database, SchemaGuard};
 use crate::tenants::entry::Pass;
 use futures::future::join_all;
+use isles_engine::entries::Still;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Access, Claim, Claimed};
 use isles_engine::shard::{ActsFor, Begin, Engine, Isolation, Outcome, Shard, StateNumber, Statement, Transaction};
@@ -76,6 +77,8 @@ pub(crate) struct Visit {
     pub(crate) access: Access,
     pub(crate) version: RoutingVersion,
     pub(crate) units: Vec<Claimed>,
+    /// What the shard was chosen by.
+    pub(crate) still: Option<Still>,
 }
 
 impl Visit {
@@ -101,6 +104,8 @@ pub(crate) struct Txn {
     next_savepoint: u64,
     /// Commits over several shards before its first snapshot.
     first_moment: Option<u64>,
+    /// What indexes have said to it, where it may not have changed when it commits.
+    relied_on: Vec<Still>,
     /// Its tenant, which is the same on all its shards; on those that are another tenant's it acts for nobody.
     acts_for: ActsFor,
     /// Keeps others from changing the schema that this transaction has seen; its own, once it has changed it.
@@ -109,6 +114,17 @@ pub(crate) struct Txn {
     /// Says that it is inside of its tenant.
     pass: Option<Pass>,
     _active: Active,
+}
+
+/// Where a transaction is.
+#[derive(Default)]
+pub(crate) struct Seat {
+    /// A shard that it is on.
+    pub(crate) on: Option<ShardId>,
+    /// What it reads from here on is of a moment that has passed.
+    pub(crate) keeps_its_moment: bool,
+    /// Shards on which it may have written.
+    pub(crate) writes_to: Vec<ShardId>,
 }
 
 impl Part {
@@ -154,6 +170,7 @@ impl Txn {
             savepoints: Vec::new(),
             next_savepoint: 0,
             first_moment: None,
+            relied_on: Vec::new(),
             acts_for,
             schema,
             database: database.clone(),
@@ -192,6 +209,25 @@ impl Txn {
 
     pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
         self.parts.contains_key(shard)
+    }
+
+    /// What it reads was found by an index. A serializable transaction is told if that is not so any more when it commits.
+    pub(crate) fn rely_on(&mut self, still: Option<&Still>) {
+        if self.modes.isolation != Isolation::ReadCommitted || self.database.is_sqlite() {
+            self.relied_on.extend(still.cloned());
+        }
+    }
+
+    /// Where it is, for whoever chooses shards for its next fragment.
+    pub(crate) fn seat(&self) -> Seat {
+        let is_postgres = |shard: &ShardId| self.database.shards.engine(shard) == Some(Engine::Postgres);
+        let looks_anew = self.modes.isolation == Isolation::ReadCommitted && self.parts.keys().all(is_postgres);
+        let writing = self.parts.iter().filter(|(_, part)| part.access == Access::Write);
+        Seat {
+            on: self.any_shard(),
+            keeps_its_moment: self.has_begun() && !looks_anew,
+            writes_to: writing.map(|(shard, _)| shard.clone()).collect(),
+        }
     }
 
     /// A shard that it is on.
@@ -362,7 +398,7 @@ impl Txn {
 
     fn beginning(&self, visit: &Visit, since: Option<StateNumber>, bounds: &Bounds) -> Begin {
         Begin {
-            claim: Claim { version: visit.version, units: visit.units.clone() },
+            claim: Claim { version: visit.version, units: visit.units.clone(), still: visit.still.clone() },
             acts_for: self.database.acts_on(&visit.shard, &self.acts_for),
             // A PostgreSQL transaction cannot become a writing one later.
             access: match self.database.shards.engine(&visit.shard) {
@@ -437,7 +473,7 @@ impl Txn {
     pub(crate) async fn change_schema(&mut self, change: &Change, bounds: &Bounds) -> Result<(), SqlError> {
         let Next { guard, steps } = self.database.next_schema(&self.schema, change).await?;
         let version = guard.routing(&self.database.routing).version();
-        let visit = |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: Vec::new() };
+        let visit = |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: Vec::new(), still: None };
         let mut visits: Vec<Visit> = steps.iter().map(|(shard, _)| visit(shard)).collect();
         self.enter(&mut visits, bounds).await?;
         let limits = bounds.limits(&*self.database.env);
@@ -501,6 +537,7 @@ impl Txn {
     pub(crate) async fn start_over(&mut self) {
         self.roll_back_parts().await;
         self.first_moment = None;
+        self.relied_on.clear();
     }
 
     pub(crate) async fn rollback(mut self) {
@@ -534,6 +571,10 @@ impl Txn {
             (_, Isolation::Serializable) => self.guard_reads(reading, bounds).await?,
             _ => Vec::new(),
         };
+        // All that it writes to is held by now.
+        if !writing.is_empty() && !self.relied_on.iter().all(Still::holds) {
+            return Err(moment_passed("a key that it has looked for has been added"));
+        }
         match (writing.len(), Turnover::of(&self.database, &self.schema)) {
             (0, None) => Ok(()),
             (1, None) => self.commit_one(writing).await,
@@ -597,10 +638,10 @@ impl Txn {
 async fn claim_more(part: &mut Part, visit: &Visit, database: &Arc<Database>, bounds: &Bounds) -> Result<(), SqlError> {
     let new: Vec<Claimed> = visit.units.iter().filter(|unit| !part.claimed.contains(unit)).cloned().collect();
     if new.is_empty() {
-        return Ok(());
+        return if visit.still.as_ref().is_none_or(Still::holds) { Ok(()) } else { Err(people(ShardError::Overtaken)) };
     }
     part.transaction.bound(bounds.limits(&*database.env));
-    let claim = Claim::new(visit.version, new.clone());
+    let claim = Claim { still: visit.still.clone(), ..Claim::new(visit.version, new.clone()) };
     part.transaction.claim(claim).await.map_err(|error| noted(database, &visit.shard, error))?;
     part.claimed.extend(new);
     Ok(())

@@ -50,7 +50,7 @@ use futures::future::{AbortHandle, FutureExt};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
 use isles_kernel::names::{PlanId, ShardId, TenantId};
-use isles_kernel::schema::{SchemaChange, Unit};
+use isles_kernel::schema::{SchemaChange, Table, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Stored, Unsaved};
@@ -182,6 +182,13 @@ impl Drop for Running {
     }
 }
 
+/// The plan that moves rows of a table, if there is one.
+pub(crate) async fn moving(database: &Database, table: &Table) -> Result<Option<PlanId>, SqlError> {
+    let policy = database.routing.current();
+    let active = store::active(database.catalog().as_ref()).await?;
+    Ok(active.into_iter().find(|(_, about)| about.units.concerns(table, &policy)).map(|(id, _)| id))
+}
+
 fn now(database: &Database) -> u64 {
     database.env.now_micros() / 1_000
 }
@@ -194,7 +201,9 @@ pub(crate) fn no_plan(id: &str) -> SqlError {
 impl Database {
     /// Makes a plan, and begins to carry it out if it goes by itself.
     pub async fn plan_move(self: &Arc<Self>, order: Order) -> Result<Plan, SqlError> {
+        let _gate = self.indexes.gate.lock().await;
         let (plan, policy) = self.draft_move(order).await?;
+        self.check_builds(&plan.units, &policy)?;
         store::create(self.catalog().as_ref(), &plan, &policy).await?;
         tracing::info!(plan = %plan.id, source = %plan.source_shard, target = %plan.target_shard, units = %plan.units,
             phase = plan.phase.name(), "move planned");
@@ -209,6 +218,19 @@ impl Database {
         let (plan, policy) = self.draft_move(order).await?;
         store::check_overlap(&plan.units, &store::active(self.catalog().as_ref()).await?, &policy)?;
         Ok(plan)
+    }
+
+    /// Rows of a table stay where they are while a global index over them is built (I-17).
+    fn check_builds(&self, units: &Units, policy: &isles_kernel::routing::RoutingPolicy) -> Result<(), SqlError> {
+        let (schema, building) = (self.schema(), self.indexes.building());
+        let concerned = |table: &&Table| table.group().is_some_and(|group| building.contains(group));
+        match schema.tables.values().filter(concerned).find(|table| units.concerns(table, policy)) {
+            None => Ok(()),
+            Some(table) => {
+                let message = format!("a global index of table \"{}\" is being built", table.name);
+                Err(SqlError::new("55006", message).with_hint("wait until SHOW INDEXES says that it is ready"))
+            }
+        }
     }
 
     fn check_moves_exist(&self) -> Result<(), SqlError> {

@@ -12,6 +12,7 @@ use super::{Answer, Fields, Result, Session};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::Bounds;
 use crate::execute::inputs::acts_for;
+use crate::execute::led::Led;
 use crate::execute::run::Runner;
 use crate::execute::transaction::{Modes, Txn};
 use crate::tenants::entry::Entry;
@@ -262,6 +263,7 @@ impl CopyIn {
             sources: &self.knowledge,
             params: &[],
             bounds: &self.bounds,
+            led: Led::default(),
         };
         let bytes: usize = batch.iter().flatten().map(Value::weight).sum();
         if let Some(tenant) = &self.tenant {

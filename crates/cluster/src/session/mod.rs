@@ -53,6 +53,7 @@ use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
+use crate::execute::led::Led;
 use crate::execute::run::{Runner, Within};
 use crate::execute::stream::Stream;
 use crate::execute::work::Trace;
@@ -492,7 +493,7 @@ impl Session {
         }
         let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
         let first = bounds.of_first_try();
-        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &first };
+        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &first, led: Led::default() };
         match runner.run(plan, Within::Nothing).await {
             Ok(output) => {
                 let tag = RowsKind::Select.tag(output.rows.len() as u64);
@@ -581,7 +582,7 @@ impl Session {
             return Err(SqlError::new("25006", message));
         }
         let database = self.database.clone();
-        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &bounds };
+        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &bounds, led: Led::default() };
         let output = match self.open.is_some() {
             false => runner.run(plan, Within::Nothing).await?,
             true => {

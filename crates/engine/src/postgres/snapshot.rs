@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use isles_kernel::names::{BucketId, Seq, TenantId};
 use isles_kernel::schema::{BUCKET_COLUMN, Schema, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind};
 use isles_kernel::value::{DataType, Encoder, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use tokio_postgres::types::Type;
 
@@ -179,6 +179,13 @@ impl Drop for PgSnapshot {
 impl Snapshot for PgSnapshot {
     fn seq(&self) -> Seq {
         self.seq
+    }
+
+    async fn later_changes(&mut self) -> Result<BTreeSet<Seq>> {
+        let after = i64::try_from(self.seq.0).map_err(|_| ShardError::invalid("a position is below 2^63"))?;
+        let conn = self.conn.as_ref().ok_or_else(|| ShardError::invalid("the snapshot is closed"))?;
+        let rows = conn.rows("SELECT seq FROM _isles.log WHERE seq > $1", &[&after]).await?;
+        Ok(rows.iter().map(|row| Seq(row.get::<_, i64>(0) as u64)).collect())
     }
 
     fn schema(&self) -> &Schema {

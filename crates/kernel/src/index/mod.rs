@@ -30,14 +30,21 @@ pub use entry::{Deltas, EntryDelta, Source};
 pub use key::{IndexKey, KeyRange};
 pub use pending::{LogNumber, Pending};
 
-/// The reader of each shard's change log that all global indexes share.
-const STREAM: &str = "indexes";
+/// Before the names of all readers of change logs that want only tables with global indexes.
+const STREAM: &str = "index";
 
+/// The reader of each shard's change log that all global indexes share.
 pub fn index_stream() -> StreamId {
     StreamId::new(STREAM).expect("a constant that is a name")
 }
 
+/// The reader that an index has for itself while it is built.
+pub fn build_stream(entries: &str) -> StreamId {
+    let plain: String = entries.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    StreamId::new(format!("{STREAM}-build-{plain}")).expect("letters, digits and dashes")
+}
+
 /// Whether a reader of a change log wants only tables that have global indexes.
 pub fn is_index_stream(stream: &StreamId) -> bool {
-    stream.as_str() == STREAM
+    stream.as_str() == STREAM || stream.as_str().starts_with("index-build-")
 }

@@ -1,0 +1,233 @@
+//! Statements that global indexes lead to their shards.
+//!
+//! What an index says is of the moment at which it is asked. So all indexes that a statement wants are asked before its
+//! first snapshot is taken, and what they said must still hold then (I-24). A transaction that has a snapshot already
+//! asks all shards: rows that have gone since are in its snapshot, and not in the index.
+//!
+//! Where rows of the statement's own transaction are, no index knows before it commits; so the shards that it writes to
+//! are asked as well.
+
+use super::evaluate;
+use super::run::Runner;
+use super::target::{Nobody, Places, Resolver};
+use super::transaction::Seat;
+use crate::database::Database;
+use crate::indexes::find::{Found, Wanted, find};
+use crate::indexes::watch::Watched;
+use isles_kernel::error::SqlError;
+use isles_kernel::index::key::{NoOrder, Part};
+use isles_kernel::index::{IndexKey, KeyRange};
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::value::Value;
+use isles_sql::plan::{IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, StageRows, Target, Touch};
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Keys of one statement. Beyond this nearly every shard has one of them.
+const MAX_KEYS: usize = 4_096;
+
+/// What indexes have said to one statement.
+#[derive(Default)]
+pub(crate) struct Led {
+    /// By the target's place in the plan; none for one that could not be asked.
+    found: Mutex<HashMap<usize, Option<Arc<Found>>>>,
+    /// All shards are asked from here on: keys were added all the time.
+    gives_up: AtomicBool,
+}
+
+impl Led {
+    /// Whatever was said is of another moment.
+    pub(crate) fn forget(&self) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.gives_up.store(true, Ordering::Relaxed);
+        self.forget();
+    }
+
+    fn get(&self, target: &IndexTarget) -> Option<Option<Arc<Found>>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&place_of(target)).cloned()
+    }
+
+    fn put(&self, target: &IndexTarget, found: Option<Arc<Found>>) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(place_of(target), found);
+    }
+}
+
+fn place_of(target: &IndexTarget) -> usize {
+    std::ptr::from_ref(target) as usize
+}
+
+impl Runner<'_> {
+    /// Where a fragment runs. Without a transaction, or before its first snapshot, indexes are asked.
+    pub(crate) async fn choose(
+        &self,
+        target: &Target,
+        touches: &[Touch],
+        nobody: Nobody,
+        seat: Seat,
+        policy: &RoutingPolicy,
+    ) -> Result<Places, SqlError> {
+        let resolver = Resolver { prefer: seat.on, ..self.resolver(policy) };
+        let Target::Index(target) = target else { return resolver.resolve(target, touches, nobody) };
+        let found = match self.led.get(target) {
+            Some(found) => found,
+            None if seat.keeps_its_moment => None,
+            None => self.look(target, policy).await?,
+        };
+        match found {
+            None => resolver.resolve(&Target::All, touches, nobody),
+            Some(found) => resolver.led(&target.group, &found, &seat.writes_to, touches, nobody),
+        }
+    }
+
+    /// Asks all indexes that a plan wants, before its first snapshot.
+    pub(crate) async fn ask_indexes(&self, plan: &Plan, policy: &RoutingPolicy) -> Result<(), SqlError> {
+        for target in targets(plan) {
+            if self.led.get(target).is_none() {
+                let found = self.look(target, policy).await?;
+                self.led.put(target, found);
+            }
+        }
+        Ok(())
+    }
+
+    async fn look(&self, target: &IndexTarget, policy: &RoutingPolicy) -> Result<Option<Arc<Found>>, SqlError> {
+        if self.led.gives_up.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(wanted) = self.wanted(target)? else { return Ok(None) };
+        Ok(find(self.database, policy, &wanted).await?.map(Arc::new))
+    }
+
+    /// The keys that a target asks for; None if it cannot be said, or an index is not there.
+    fn wanted(&self, target: &IndexTarget) -> Result<Option<Vec<Wanted>>, SqlError> {
+        let mut wanted = Vec::new();
+        let mut keys = 0;
+        for probe in &target.any {
+            let Some(index) = watched(self.database, probe) else { return Ok(None) };
+            let Some(ranges) = self.ranges(probe, &index)? else { return Ok(None) };
+            keys += ranges.len();
+            if keys > MAX_KEYS {
+                return Ok(None);
+            }
+            wanted.push(Wanted { index, ranges });
+        }
+        Ok(Some(wanted))
+    }
+
+    /// The keys of a probe. Empty: nothing matches.
+    fn ranges(&self, probe: &Probe, index: &Watched) -> Result<Option<Vec<KeyRange>>, SqlError> {
+        let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
+        for part in &probe.equal {
+            let values = self.part_values(part)?;
+            if rows.len().saturating_mul(values.len()) > MAX_KEYS {
+                return Ok(None);
+            }
+            let with = |row: &Vec<Value>, value: &Value| row.iter().cloned().chain([value.clone()]).collect();
+            rows = rows.iter().flat_map(|row| values.iter().map(move |value| with(row, value))).collect();
+        }
+        let range = match &probe.range {
+            None => None,
+            Some(range) => match self.bounds_of(range)? {
+                None => return Ok(Some(Vec::new())),
+                bounds => bounds,
+            },
+        };
+        let ranges: Result<Vec<KeyRange>, NoOrder> = rows.iter().map(|row| key_range(index, row, range.as_ref())).collect();
+        // A value of a type that no key can have: the statement itself says what that means.
+        Ok(ranges.ok())
+    }
+
+    fn part_values(&self, part: &ProbePart) -> Result<Vec<Value>, SqlError> {
+        let known = |values: Vec<Value>| values.into_iter().filter(|value| !value.is_null()).collect();
+        Ok(match part {
+            ProbePart::Null => vec![Value::Null],
+            ProbePart::Values(exprs) => known(evaluate::values(exprs, self.inputs())?),
+            ProbePart::Elements(array) => match evaluate::value(array, self.inputs())? {
+                Value::Array(members) => known(members),
+                _ => Vec::new(),
+            },
+        })
+    }
+
+    /// Both bounds; None if one of them is null, for then nothing matches.
+    fn bounds_of(&self, range: &ProbeRange) -> Result<Option<[Bound<Value>; 2]>, SqlError> {
+        let bound = |bound: &Option<(isles_sql::tree::Expr, bool)>| -> Result<Option<Bound<Value>>, SqlError> {
+            let Some((expr, inclusive)) = bound else { return Ok(Some(Bound::Unbounded)) };
+            Ok(match (evaluate::value(expr, self.inputs())?, inclusive) {
+                (Value::Null, _) => None,
+                (value, true) => Some(Bound::Included(value)),
+                (value, false) => Some(Bound::Excluded(value)),
+            })
+        };
+        Ok(match (bound(&range.low)?, bound(&range.high)?) {
+            (Some(low), Some(high)) => Some([low, high]),
+            _ => None,
+        })
+    }
+}
+
+fn watched(database: &Database, probe: &Probe) -> Option<Arc<Watched>> {
+    database.indexes.watch.get(&probe.entries)
+}
+
+fn key_range(index: &Watched, row: &[Value], range: Option<&[Bound<Value>; 2]>) -> Result<KeyRange, NoOrder> {
+    let part = |(at, value)| Part { value, padded: index.definition.is_padded(at) };
+    let key = IndexKey::of(row.iter().enumerate().map(part))?;
+    match range {
+        None => Ok(key.within()),
+        Some([low, high]) => {
+            let at = row.len();
+            let bound = |bound| as_part(bound, index.definition.is_padded(at));
+            key.between(bound(low), bound(high))
+        }
+    }
+}
+
+fn as_part(bound: &Bound<Value>, padded: bool) -> Bound<Part<'_>> {
+    match bound {
+        Bound::Included(value) => Bound::Included(Part { value, padded }),
+        Bound::Excluded(value) => Bound::Excluded(Part { value, padded }),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+/// All targets of a plan that are found by indexes.
+fn targets(plan: &Plan) -> Vec<&IndexTarget> {
+    let mut found = Vec::new();
+    match plan {
+        Plan::Query(query) => collect(&query.root, &mut found),
+        Plan::Modify(modify) => found.extend(of(&modify.target)),
+        Plan::Rewrite(rewrite) => collect(&rewrite.rows.root, &mut found),
+        Plan::Insert(insert) => {
+            if let isles_sql::plan::InsertRows::Query(query) = &insert.rows {
+                collect(&query.root, &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn of(target: &Target) -> Option<&IndexTarget> {
+    match target {
+        Target::Index(target) => Some(target),
+        _ => None,
+    }
+}
+
+fn collect<'a>(node: &'a Node, found: &mut Vec<&'a IndexTarget>) {
+    match node {
+        Node::Shards(node) => found.extend(of(&node.target)),
+        Node::Stage(stage) => {
+            for input in &stage.inputs {
+                if let StageRows::Node(node) = &input.rows {
+                    collect(node, found);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Changes of a shard's log, brought to the entries.
+//!
+//! One applier follows each shard's log for all indexes. It reads a page, sums up what it does to the entries, and writes
+//! the sums to the shards that have them, each with the positions of its entry buckets. What was written twice counts
+//! once; what was not written is written again. When a page is everywhere, the noted additions in it go.
+//!
+//! Entry buckets move like any others, and take their positions along; a batch that comes to the old shard is refused and
+//! goes to the new one.
+
+use super::watch::Watched;
+use super::{count, lock};
+use crate::database::Database;
+use isles_engine::entries::{EntryPart, EntryProgress, MAX_ENTRIES};
+use isles_engine::error::ShardError;
+use isles_engine::fence::{Claim, Claimed};
+use isles_engine::shard::{EVENT_ROWS, KeyRange, Scope};
+use isles_kernel::change::Change;
+use isles_kernel::index::{Deltas, LogNumber, Source, index_stream};
+use isles_kernel::names::{BucketId, Seq, ShardId, StreamId};
+use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
+use isles_kernel::value::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Changes of one page: at most all that may be read at once.
+const PAGE: usize = *EVENT_ROWS.end();
+/// A page that is not full is waited for a moment: many changes cost hardly more than one.
+const LINGER: Duration = Duration::from_millis(20);
+/// An applier that nobody wakes looks by itself.
+const IDLE: Duration = Duration::from_secs(1);
+/// After an error.
+const RETRY: Duration = Duration::from_millis(200);
+/// Between two notes to the log of how far it has been read, which cost it a write.
+const ADVANCE_EVERY: Duration = Duration::from_secs(1);
+/// How often a batch is routed anew before its error is told.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Positions of one page of entries.
+const POSITIONS_PAGE: usize = 1_000;
+
+/// Why a page was not applied.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It may go better later.
+    Later(ShardError),
+    /// What was read of positions is not so any more.
+    Positions,
+    /// The log does not have what an index needs: these must be built anew.
+    Lost(Vec<Arc<str>>, String),
+}
+
+impl From<ShardError> for Trouble {
+    fn from(error: ShardError) -> Trouble {
+        Trouble::Later(error)
+    }
+}
+
+/// An index that a log is applied to, and how far each of its entry buckets has come.
+#[derive(Clone)]
+pub(super) struct Following {
+    pub(super) index: Arc<Watched>,
+    pub(super) come: Vec<Seq>,
+    /// Changes that are in the entries although they lie behind their positions.
+    pub(super) counted: BTreeSet<Seq>,
+}
+
+/// Where the log is read, and for whom.
+pub(super) struct Turn {
+    pub(super) position: Seq,
+    pub(super) following: BTreeMap<Arc<str>, Following>,
+    advanced: Duration,
+}
+
+pub(crate) struct Applier {
+    pub(super) shard: ShardId,
+    pub(super) log: LogNumber,
+    grown: Arc<Notify>,
+    /// Held while a page is applied.
+    pub(super) turn: tokio::sync::Mutex<Turn>,
+    applied: AtomicU64,
+    /// When the log's end was last reached, for whoever asks how far behind it is.
+    caught_up: AtomicU64,
+    pub(super) trouble: Mutex<Option<String>>,
+}
+
+impl Applier {
+    pub(super) fn new(shard: ShardId, log: LogNumber, grown: Arc<Notify>, position: Seq) -> Applier {
+        let turn = Turn { position, following: BTreeMap::new(), advanced: Duration::ZERO };
+        Applier {
+            shard,
+            log,
+            grown,
+            turn: tokio::sync::Mutex::new(turn),
+            applied: AtomicU64::new(position.0),
+            caught_up: AtomicU64::new(0),
+            trouble: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        self.grown.notify_one();
+    }
+
+    /// How far the entries of all indexes have come.
+    pub(crate) fn applied(&self) -> Seq {
+        Seq(self.applied.load(Ordering::SeqCst))
+    }
+
+    /// Milliseconds since the log's end was last reached.
+    pub(crate) fn behind(&self, database: &Database) -> u64 {
+        let now = database.env.now_micros() / 1_000;
+        now.saturating_sub(self.caught_up.load(Ordering::Relaxed))
+    }
+
+    /// Follows the log for as long as the database is open and has the shard.
+    pub(super) async fn run(self: Arc<Self>, database: std::sync::Weak<Database>) {
+        loop {
+            let Some(open) = database.upgrade() else { return };
+            let env = open.env.clone();
+            let gone = open.shards.is_closed() || open.indexes.applier(&self.shard).is_none_or(|one| !Arc::ptr_eq(&one, &self));
+            if gone {
+                return;
+            }
+            let stepped = self.step(&open).await;
+            *lock(&self.trouble) = stepped.as_ref().err().map(|trouble| format!("{trouble:?}"));
+            let wait = match stepped {
+                Ok(read) if read >= PAGE => None,
+                Ok(0) => Some(IDLE),
+                Ok(_) => Some(LINGER),
+                Err(Trouble::Positions) => match self.reload(&open).await {
+                    Ok(()) => None,
+                    Err(_) => Some(RETRY),
+                },
+                Err(Trouble::Lost(indexes, why)) => {
+                    open.give_up_indexes(&indexes, &why).await;
+                    Some(RETRY)
+                }
+                Err(Trouble::Later(error)) => {
+                    tracing::debug!(shard = %self.shard, %error, "changes cannot be applied to indexes now");
+                    Some(RETRY)
+                }
+            };
+            drop(open);
+            match wait {
+                None => {}
+                Some(IDLE) => {
+                    futures::future::select(Box::pin(self.grown.notified()), env.sleep(IDLE)).await;
+                    env.sleep(LINGER).await;
+                }
+                Some(wait) => env.sleep(wait).await,
+            }
+        }
+    }
+
+    /// Applies a page. Returns how many changes were in it.
+    pub(super) async fn step(&self, database: &Database) -> Result<usize, Trouble> {
+        let mut turn = self.turn.lock().await;
+        if turn.following.is_empty() {
+            return self.skip(database, &mut turn).await;
+        }
+        let page = read_page(database, &self.shard, &turn).await?;
+        if page.through == turn.position {
+            self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
+            self.advance(database, &mut turn, false).await;
+            return Ok(0);
+        }
+        let following: Vec<&mut Following> = turn.following.values_mut().collect();
+        apply_page(database, &self.shard, &page.changes, page.through, following).await?;
+        turn.position = page.through;
+        self.settle(&turn);
+        let read = page.changes.len();
+        if read < PAGE {
+            self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
+        }
+        count(&database.indexes.counted.pages, 1);
+        count(&database.indexes.counted.changes, read as u64);
+        self.advance(database, &mut turn, false).await;
+        Ok(read)
+    }
+
+    /// With nobody to follow for, the log is passed over.
+    async fn skip(&self, database: &Database, turn: &mut Turn) -> Result<usize, Trouble> {
+        let end = database.shards.get(&self.shard).await?.seq().await?;
+        turn.position = turn.position.max(end);
+        self.settle(turn);
+        self.advance(database, turn, false).await;
+        Ok(0)
+    }
+
+    /// Says how far all indexes have come.
+    pub(super) fn settle(&self, turn: &Turn) {
+        self.applied.store(turn.position.0, Ordering::SeqCst);
+        turn.following.values().for_each(|following| following.index.applied(self.log, turn.position));
+    }
+
+    /// Lets the log go up to here, now and then. If that fails, it is done later.
+    async fn advance(&self, database: &Database, turn: &mut Turn, now: bool) {
+        let elapsed = database.env.elapsed();
+        if !now && elapsed < turn.advanced + ADVANCE_EVERY {
+            return;
+        }
+        turn.advanced = elapsed;
+        if let Ok(shard) = database.shards.get(&self.shard).await {
+            let _ = shard.advance(&index_stream(), turn.position).await;
+        }
+    }
+
+    async fn reload(&self, database: &Database) -> Result<(), Trouble> {
+        let mut turn = self.turn.lock().await;
+        for following in turn.following.values_mut() {
+            following.come = positions(database, &following.index, &self.shard).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn read_page(
+    database: &Database,
+    shard: &ShardId,
+    turn: &Turn,
+) -> Result<isles_engine::shard::ChangePage, Trouble> {
+    let open = database.shards.get(shard).await?;
+    match open.changes(turn.position, PAGE).await {
+        Err(ShardError::Trimmed { trimmed }) => {
+            let why = format!("the change log of shard {shard} begins at {trimmed}, it was read up to {}", turn.position);
+            Err(Trouble::Lost(turn.following.keys().cloned().collect(), why))
+        }
+        Err(ShardError::Stopped(_)) => {
+            database.shards.reopen(shard).await?;
+            Err(Trouble::Later(ShardError::Unavailable("the shard was opened anew".into())))
+        }
+        page => Ok(page?),
+    }
+}
+
+/// Brings changes of a shard to the entries of indexes.
+pub(super) async fn apply_page(
+    database: &Database,
+    shard: &ShardId,
+    changes: &[Change],
+    through: Seq,
+    mut following: Vec<&mut Following>,
+) -> Result<(), Trouble> {
+    let source = Source::log(shard);
+    let mut parts = Vec::new();
+    for one in &following {
+        let definition = &one.index.definition;
+        let mut deltas = Deltas::default();
+        for change in changes.iter().filter(|change| change.table == definition.table) {
+            if one.counted.contains(&change.seq) {
+                continue;
+            }
+            if change.schema < one.index.since() {
+                let why = format!("changes of schema version {} have other columns", change.schema);
+                return Err(Trouble::Lost(vec![definition.entries.clone()], why));
+            }
+            let come = |bucket: u32| one.come[bucket as usize];
+            let added = deltas.add(change, ENTRY_BUCKETS, |row| definition.key_of(row), come);
+            added.map_err(|error| Trouble::Lost(vec![definition.entries.clone()], error.to_string()))?;
+        }
+        for (bucket, deltas) in deltas.into_parts() {
+            let progress = EntryProgress { source: source.clone(), from: one.come[bucket as usize], through };
+            let (table, bucket) = (definition.entries.to_string(), BucketId(bucket));
+            parts.push(EntryPart { table, bucket, progress: Some(progress), deltas });
+        }
+    }
+    let come: Vec<(String, BucketId)> = parts.iter().map(|part| (part.table.clone(), part.bucket)).collect();
+    write(database, parts).await?;
+    for (table, bucket) in come {
+        if let Some(one) = following.iter_mut().find(|one| *one.index.definition.entries == *table) {
+            one.come[bucket.0 as usize] = through;
+        }
+    }
+    for one in following {
+        one.counted.retain(|seq| *seq > through);
+    }
+    Ok(())
+}
+
+/// Writes parts to the shards that have their entry buckets, until all are written.
+pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>) -> Result<(), Trouble> {
+    for attempt in 0.. {
+        let policy = database.routing.current();
+        let batches = batches(&policy, parts)?;
+        let written = futures::future::join_all(batches.into_iter().map(|batch| batch.write(database, policy.version())));
+        let (mut left, mut failed) = (Vec::new(), None);
+        for (batch, error) in written.await.into_iter().flatten() {
+            left.extend(batch);
+            failed = Some(error);
+        }
+        match failed {
+            None => return Ok(()),
+            Some(ShardError::Conflict(_)) => return Err(Trouble::Positions),
+            // Nobody could tell whether it has been counted.
+            Some(error) if !error.nothing_happened() && left.iter().any(|part| part.progress.is_none()) => {
+                return Err(error.into());
+            }
+            Some(error) if attempt >= ATTEMPTS => return Err(error.into()),
+            Some(ShardError::Moved { .. }) => {
+                database.env.sleep(PAUSE).await;
+                let refreshed = database.routing.refresh().await;
+                refreshed.map_err(|error| Trouble::Later(ShardError::Unavailable(error.message)))?;
+            }
+            // What may have happened is written again: what has been done is left.
+            Some(_) => database.env.sleep(PAUSE).await,
+        }
+        parts = left;
+    }
+    Ok(())
+}
+
+/// Parts that go to one shard at once.
+struct Batch {
+    shard: ShardId,
+    parts: Vec<EntryPart>,
+}
+
+fn batches(policy: &isles_kernel::routing::RoutingPolicy, parts: Vec<EntryPart>) -> Result<Vec<Batch>, Trouble> {
+    let group = entry_group();
+    let mut by_shard: BTreeMap<ShardId, Vec<Batch>> = BTreeMap::new();
+    for part in parts {
+        let unknown = || ShardError::invalid("entries of indexes are not routed");
+        let shard = policy.shard_of_bucket(&group, part.bucket).ok_or_else(unknown)?;
+        let batches = by_shard.entry(shard.clone()).or_default();
+        let size = |batch: &Batch| batch.parts.iter().map(|part| part.deltas.len()).sum::<usize>();
+        match batches.last_mut() {
+            Some(last) if size(last) + part.deltas.len() <= MAX_ENTRIES => last.parts.push(part),
+            _ => batches.push(Batch { shard: shard.clone(), parts: vec![part] }),
+        }
+    }
+    Ok(by_shard.into_values().flatten().collect())
+}
+
+impl Batch {
+    /// What was not written, and why.
+    async fn write(
+        self,
+        database: &Database,
+        version: isles_kernel::names::RoutingVersion,
+    ) -> Option<(Vec<EntryPart>, ShardError)> {
+        let group = entry_group();
+        let buckets: BTreeSet<BucketId> = self.parts.iter().map(|part| part.bucket).collect();
+        let units = buckets.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
+        let written = async {
+            let open = database.shards.get(&self.shard).await?;
+            match open.maintain(Claim::new(version, units), self.parts.clone()).await {
+                Err(ShardError::Stopped(why)) => {
+                    database.shards.reopen(&self.shard).await?;
+                    Err(ShardError::Unavailable(why))
+                }
+                written => written,
+            }
+        };
+        match written.await {
+            Ok(()) => {
+                let entries = self.parts.iter().map(|part| part.deltas.len() as u64).sum();
+                count(&database.indexes.counted.entries, entries);
+                None
+            }
+            Err(error) => Some((self.parts, error)),
+        }
+    }
+}
+
+/// How far each entry bucket of an index has come with a shard's log.
+pub(super) async fn positions(database: &Database, index: &Watched, source: &ShardId) -> Result<Vec<Seq>, Trouble> {
+    let policy = database.routing.current();
+    let group = entry_group();
+    let mut come = vec![Seq(0); ENTRY_BUCKETS as usize];
+    let owners: BTreeSet<&ShardId> =
+        (0..ENTRY_BUCKETS).filter_map(|bucket| policy.shard_of_bucket(&group, BucketId(bucket))).collect();
+    let key = Source::log(source).key().to_vec();
+    for shard in owners {
+        let open = database.shards.get(shard).await?;
+        let mut snapshot = open.snapshot().await?;
+        let range = KeyRange {
+            table: index.definition.entries.to_string(),
+            scope: Scope::All,
+            after: Some(vec![Value::Bytes(key.clone()), Value::Int(-1)]),
+            through: Some(vec![Value::Bytes(key.clone()), Value::Int(i64::MAX)]),
+        };
+        for row in snapshot.page(&range, POSITIONS_PAGE).await?.rows {
+            let (Unit::Bucket(_, bucket), Some(Value::Int(position))) = (&row.unit, row.values.get(2)) else { continue };
+            if policy.shard_of_bucket(&group, *bucket) == Some(shard)
+                && let Some(come) = come.get_mut(bucket.0 as usize)
+            {
+                *come = Seq(*position as u64);
+            }
+        }
+    }
+    Ok(come)
+}
+
+/// The reader of a shard's log that a build has for itself.
+pub(super) fn build_stream(index: &Watched) -> StreamId {
+    isles_kernel::index::build_stream(&index.definition.entries)
+}

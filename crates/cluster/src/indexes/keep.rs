@@ -1,0 +1,285 @@
+//! The keeper: builds what the schema has and the entries have not, and lets every shard's log be followed.
+//!
+//! ```text
+//! schema: an index ─► record: building ─► each shard counted, and followed ─► ready
+//!                                  ▲                                             │ the log was lost, or an operator asks
+//!                                  └───────────────── rebuilding ◄───────────────┘
+//! ```
+//!
+//! It is a task that looks, does what there is to do, and waits to be told. What fails is tried again; what cannot
+//! succeed is recorded as failed, and left until an operator asks for it again.
+
+use super::apply::{Applier, Following, positions};
+use super::build::{self, Progress};
+use super::store::{self, IndexRecord, State};
+use super::watch::Watched;
+use super::{Indexes, lock};
+use crate::database::Database;
+use crate::moves;
+use isles_engine::entries::EntriesOf;
+use isles_kernel::error::SqlError;
+use isles_kernel::index::index_stream;
+use isles_kernel::names::ShardId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The keeper looks so often even if nobody tells it anything.
+const INTERVAL: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(500);
+/// A build that waits for a move looks again after this.
+const WAIT: Duration = Duration::from_millis(200);
+
+pub(super) fn start(database: &Arc<Database>) {
+    let (weak, env): (Weak<Database>, _) = (Arc::downgrade(database), database.env.clone());
+    database.indexes.follow(&database.schema());
+    database.env.spawn(Box::pin(async move {
+        loop {
+            let Some(database) = weak.upgrade() else { return };
+            if database.shards.is_closed() || database.is_closing() {
+                return;
+            }
+            let indexes = database.indexes.clone();
+            let kept = keep(&database).await;
+            drop(database);
+            let pause = match kept {
+                Ok(()) => INTERVAL,
+                Err(error) => {
+                    tracing::warn!(%error, "global indexes are not kept now");
+                    RETRY
+                }
+            };
+            let told = futures::future::select(Box::pin(indexes.news.notified()), Box::pin(indexes.watch.lost.notified()));
+            futures::future::select(told, env.sleep(pause)).await;
+        }
+    }));
+}
+
+async fn keep(database: &Arc<Database>) -> Result<(), SqlError> {
+    let all = database.indexes.watch.all();
+    let catalog = database.catalog();
+    if all.is_empty() {
+        stop_all(database).await?;
+        return store::retain(catalog.as_ref(), |_| false).await;
+    }
+    follow_logs(database).await?;
+    store::retain(catalog.as_ref(), |entries| all.iter().any(|index| *index.definition.entries == *entries)).await?;
+    for index in &all {
+        keep_index(database, index).await?;
+    }
+    find_lost(database).await
+}
+
+/// Lets go of all logs, if any is followed.
+async fn stop_all(database: &Database) -> Result<(), SqlError> {
+    let appliers = std::mem::take(&mut *lock(&database.indexes.appliers));
+    for name in database.shard_names() {
+        let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
+        let consumers = open.consumers().await.map_err(|error| error.for_people())?;
+        let ours = consumers.into_iter().map(|one| one.stream).filter(isles_kernel::index::is_index_stream);
+        for stream in ours {
+            open.remove_consumer(&stream).await.map_err(|error| error.for_people())?;
+        }
+    }
+    appliers.into_values().for_each(|applier| applier.wake());
+    Ok(())
+}
+
+/// Each shard has an applier, and no applier is without its shard.
+async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
+    let names: BTreeSet<ShardId> = database.shard_names().into_iter().collect();
+    let gone: Vec<ShardId> = lock(&database.indexes.appliers).keys().filter(|name| !names.contains(name)).cloned().collect();
+    for name in gone {
+        lock(&database.indexes.appliers).remove(&name);
+        database.indexes.watch.remove_log(&name);
+    }
+    for name in names {
+        if database.indexes.applier(&name).is_some() {
+            continue;
+        }
+        let (log, grown) = database.indexes.watch.add_log(&name);
+        let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
+        let position = open.add_consumer(&index_stream()).await.map_err(|error| error.for_people())?;
+        let applier = Arc::new(Applier::new(name.clone(), log, grown, position));
+        lock(&database.indexes.appliers).insert(name, applier.clone());
+        database.env.spawn(Box::pin(applier.run(Arc::downgrade(database))));
+    }
+    Ok(())
+}
+
+async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    let catalog = database.catalog();
+    let mut record = match store::load(catalog.as_ref(), entries).await? {
+        Some(record) => record,
+        None => {
+            let record = new_record(database, index);
+            store::save(catalog.as_ref(), entries, &record).await?;
+            record
+        }
+    };
+    remember_places(database, index, &mut record).await?;
+    if record.state == State::Failed {
+        return Ok(());
+    }
+    join_built(database, index, &record).await?;
+    let is_whole = database.shard_names().iter().all(|name| record.built.contains(name));
+    if record.state == State::Ready && is_whole {
+        index.is_ready.store(true, Ordering::SeqCst);
+        return Ok(());
+    }
+    build_index(database, index, &mut record).await
+}
+
+fn new_record(database: &Database, index: &Watched) -> IndexRecord {
+    IndexRecord {
+        state: State::Building,
+        built: BTreeSet::new(),
+        begun: BTreeSet::new(),
+        error: None,
+        places: index.definition.places(),
+        since: index.since(),
+        created_at: database.env.now_micros() / 1_000,
+        ready_at: None,
+    }
+}
+
+/// Since when rows have had the index's columns where they are now.
+async fn remember_places(database: &Database, index: &Watched, record: &mut IndexRecord) -> Result<(), SqlError> {
+    if record.places == index.definition.places() {
+        index.has_been_since(record.since);
+        return Ok(());
+    }
+    record.places = index.definition.places();
+    record.since = index.since();
+    store::save(database.catalog().as_ref(), &index.definition.entries, record).await
+}
+
+/// The appliers of shards whose rows are in the index bring it their changes.
+async fn join_built(database: &Database, index: &Arc<Watched>, record: &IndexRecord) -> Result<(), SqlError> {
+    for name in &record.built {
+        let Some(applier) = database.indexes.applier(name) else { continue };
+        let mut turn = applier.turn.lock().await;
+        if turn.following.contains_key(&index.definition.entries) {
+            continue;
+        }
+        let come = positions(database, index, name).await?;
+        let following = Following { index: index.clone(), come, counted: BTreeSet::new() };
+        turn.following.insert(index.definition.entries.clone(), following);
+    }
+    Ok(())
+}
+
+async fn build_index(
+    database: &Arc<Database>,
+    index: &Arc<Watched>,
+    record: &mut IndexRecord,
+) -> Result<(), SqlError> {
+    let indexes = &database.indexes;
+    let entries = &index.definition.entries;
+    begin_build(database, index).await?;
+    let built = build::build(database, index, record).await;
+    if built.is_ok() {
+        record.state = State::Ready;
+        record.ready_at = Some(database.env.now_micros() / 1_000);
+        record.error = None;
+        store::save(database.catalog().as_ref(), entries, record).await?;
+        index.is_ready.store(true, Ordering::SeqCst);
+        tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
+    }
+    lock(&indexes.builds).remove(entries);
+    built
+}
+
+/// Waits until no rows of the index's table are being moved; from then on none begin to.
+async fn begin_build(database: &Arc<Database>, index: &Arc<Watched>) -> Result<(), SqlError> {
+    let (indexes, definition) = (&database.indexes, &index.definition);
+    let progress = Progress { group: definition.group.clone(), rows: 0, shard: None, waits: None };
+    loop {
+        let gate = indexes.gate.lock().await;
+        let schema = database.schema();
+        let table = schema.tables.get(&definition.table);
+        let moving = match table {
+            Some(table) => moves::moving(database, table).await?,
+            None => None,
+        };
+        match moving {
+            None => {
+                lock(&indexes.builds).insert(definition.entries.clone(), progress);
+                return Ok(());
+            }
+            Some(plan) => {
+                drop(gate);
+                let mut builds = lock(&indexes.builds);
+                let waits = Some(format!("move {plan}"));
+                builds.insert(definition.entries.clone(), Progress { waits, ..progress.clone() });
+            }
+        }
+        // A build that waits does not keep moves from beginning, or each would wait for the other.
+        lock(&indexes.builds).remove(&definition.entries);
+        database.env.sleep(WAIT).await;
+        if database.is_closing() || indexes.watch.get(&definition.entries).is_none() {
+            return Err(SqlError::new("57P01", "the build was given up"));
+        }
+    }
+}
+
+/// Finds out from where on the additions of logs are known.
+async fn find_lost(database: &Database) -> Result<(), SqlError> {
+    for name in database.shard_names() {
+        let lost = database.indexes.watch.lost_of(&name);
+        let Some(applier) = database.indexes.applier(&name).filter(|_| !lost.is_empty()) else { continue };
+        let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
+        let position = open.settled().await.map_err(|error| error.for_people())?;
+        let turn = applier.turn.lock().await;
+        for (index, number) in lost {
+            if turn.following.contains_key(&index.definition.entries) {
+                database.indexes.watch.found(&index, &name, number, position, turn.position);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Database {
+    /// These cannot be kept up any more, and are built anew.
+    pub(super) async fn give_up_indexes(&self, indexes: &[Arc<str>], why: &str) {
+        for entries in indexes {
+            tracing::warn!(index = %entries, why, "a global index is built anew");
+            if let Some(index) = self.indexes.watch.get(entries)
+                && let Err(error) = self.rebuild(&index, why).await
+            {
+                tracing::warn!(%error, "a global index cannot be built anew now");
+            }
+        }
+    }
+
+    /// Throws the entries of an index away; the keeper counts all rows again.
+    pub(super) async fn rebuild(&self, index: &Arc<Watched>, why: &str) -> Result<(), SqlError> {
+        let entries = &index.definition.entries;
+        index.is_ready.store(false, Ordering::SeqCst);
+        let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
+        for applier in appliers {
+            applier.turn.lock().await.following.remove(entries);
+        }
+        let mut record = match store::load(self.catalog().as_ref(), entries).await? {
+            Some(record) => record,
+            None => new_record(self, index),
+        };
+        record.state = State::Rebuilding;
+        record.error = Some(why.into());
+        record.built.clear();
+        record.begun.clear();
+        record.since = self.schema().version;
+        store::save(self.catalog().as_ref(), entries, &record).await?;
+        build::clear(self, index, &EntriesOf::Index).await?;
+        self.indexes.news.notify_one();
+        Ok(())
+    }
+}
+
+/// What is being built, for whoever shows it.
+pub(super) fn progress(indexes: &Indexes) -> BTreeMap<Arc<str>, Progress> {
+    lock(&indexes.builds).clone()
+}

@@ -1,0 +1,131 @@
+//! Global indexes, kept up.
+//!
+//! ```text
+//! a commit ─► its additions are noted (watch) ─► rows and change log, one commit
+//!                                                      │ later, many at once
+//!                             applier of the shard ◄───┘
+//!                                      │ counts, with the position, one commit for each shard of entries
+//!                                      ▼
+//! a statement ─► noted additions, then entries (find) ─► buckets ─► shards
+//! ```
+//!
+//! No statement is changed, nothing is fetched before a write, and no write waits for an index: on a SQLite shard the
+//! additions of a commit are in the hands of its writer anyway, and on a PostgreSQL shard the transaction is asked for
+//! them just before its COMMIT is sent.
+//!
+//! A statement is led to the shards that had its keys at the moment of the look. It runs a little later, so what it was
+//! led by is compared once more when it holds its snapshot, or the writer: if anything was added to those keys meanwhile,
+//! it looks again ([`isles_engine::entries::Still`]).
+//!
+//! In reading order:
+//!   * [`define`]  what an index is over
+//!   * [`watch`]   additions that are not applied yet
+//!   * [`find`]    where rows with certain keys are
+//!   * [`apply`]   changes of a shard's log, brought to the entries
+//!   * [`build`]   entries for rows that were there before the index
+//!   * [`store`]   what the catalog keeps of an index
+//!   * [`keep`]    who builds, follows and gives up
+//!   * [`show`]    what operators see
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-23  of every row there is an entry, or its addition is noted
+//!   * I-24  a statement by an index gives what a statement over all shards gives
+//!   * I-25  every shard that is named is asked with the statement's own condition
+//!   * I-27  an index is read when I-23 holds for all rows, and not before
+//!   * I-28  entries name buckets: a move changes none
+
+pub(crate) mod apply;
+mod build;
+mod define;
+pub(crate) mod find;
+mod keep;
+mod show;
+mod store;
+pub(crate) mod watch;
+
+use crate::database::Database;
+use apply::Applier;
+use isles_engine::entries::Observed;
+use isles_kernel::names::{GroupName, ShardId};
+use isles_kernel::schema::Schema;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use watch::Watch;
+
+pub use show::IndexInfo;
+pub use store::State;
+
+/// What a database has of global indexes.
+#[derive(Default)]
+pub(crate) struct Indexes {
+    pub(crate) watch: Arc<Watch>,
+    appliers: Mutex<BTreeMap<ShardId, Arc<Applier>>>,
+    /// Tells the keeper to look.
+    news: Notify,
+    /// Indexes that are being built, by the name of their entries, and what is known of it.
+    builds: Mutex<BTreeMap<Arc<str>, build::Progress>>,
+    /// Held by whoever begins a build, or plans a move: neither begins while the other is under way.
+    pub(crate) gate: tokio::sync::Mutex<()>,
+    counted: Counted,
+}
+
+/// Figures for metrics.
+#[derive(Default)]
+pub(crate) struct Counted {
+    /// Statements that were led by an index.
+    pub(crate) lookups: AtomicU64,
+    /// Statements that an index could have led, and that asked all shards.
+    pub(crate) fallbacks: AtomicU64,
+    /// Statements that looked again because a key had been added.
+    pub(crate) overtaken: AtomicU64,
+    /// Pages of change logs that were applied, and the changes in them.
+    pub(crate) pages: AtomicU64,
+    pub(crate) changes: AtomicU64,
+    /// Entries that were changed.
+    pub(crate) entries: AtomicU64,
+}
+
+fn count(of: &AtomicU64, n: u64) {
+    of.fetch_add(n, Ordering::Relaxed);
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Indexes {
+    /// Who is told of the changes of all shards.
+    pub(crate) fn observed(&self) -> Observed {
+        Observed(Some(self.watch.clone()))
+    }
+
+    /// The schema that holds from here on. Whoever calls this is alone in it.
+    pub(crate) fn follow(&self, schema: &Schema) {
+        self.watch.follow(schema);
+        self.news.notify_one();
+    }
+
+    /// The groups whose rows must not be moved, since an index over them is being built.
+    pub(crate) fn building(&self) -> BTreeSet<GroupName> {
+        lock(&self.builds).values().map(|build| build.group.clone()).collect()
+    }
+
+    fn applier(&self, shard: &ShardId) -> Option<Arc<Applier>> {
+        lock(&self.appliers).get(shard).cloned()
+    }
+
+    /// A shard's log has grown.
+    pub(crate) fn wake(&self, shard: &ShardId) {
+        if let Some(applier) = self.applier(shard) {
+            applier.wake();
+        }
+    }
+}
+
+impl Database {
+    pub(crate) fn start_indexes(self: &Arc<Self>) {
+        keep::start(self);
+    }
+}

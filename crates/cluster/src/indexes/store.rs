@@ -1,0 +1,85 @@
+//! What the catalog keeps of an index: whether it can be read, and which shards' rows are in it.
+//!
+//! That there is an index, and what it is over, is in the schema; a record without an index is an old one's, and an
+//! index without a record has yet to be built.
+
+use crate::catalog::{Catalog, Key, Transaction};
+use crate::commit::decision::catalog_error;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::{SchemaVersion, ShardId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+const PREFIX: &str = "index/";
+const PAGE: usize = 1_000;
+
+/// What can be done with an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is maintained where it has been built, and not read.
+    Building,
+    Ready,
+    /// It is not maintained; `error` says why.
+    Failed,
+    /// As `Building`, for one that was ready before.
+    Rebuilding,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Building => "building",
+            State::Ready => "ready",
+            State::Failed => "failed",
+            State::Rebuilding => "rebuilding",
+        }
+    }
+
+    pub(super) fn is_built(self) -> bool {
+        matches!(self, State::Building | State::Rebuilding)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct IndexRecord {
+    pub(super) state: State,
+    /// Shards whose rows are in the entries, and whose logs are followed.
+    pub(super) built: BTreeSet<ShardId>,
+    /// Shards some of whose rows may be in the entries.
+    pub(super) begun: BTreeSet<ShardId>,
+    pub(super) error: Option<String>,
+    /// Where the columns were in the schema that the record was last written with, and since when.
+    pub(super) places: Vec<usize>,
+    pub(super) since: SchemaVersion,
+    /// Milliseconds since 1970.
+    pub(super) created_at: u64,
+    pub(super) ready_at: Option<u64>,
+}
+
+fn key(entries: &str) -> Result<Key, SqlError> {
+    Key::new(format!("{PREFIX}{entries}")).map_err(catalog_error)
+}
+
+pub(super) async fn load(catalog: &dyn Catalog, entries: &str) -> Result<Option<IndexRecord>, SqlError> {
+    let record = catalog.get(&key(entries)?).await.map_err(catalog_error)?.value;
+    record.map(|record| record.json().map_err(catalog_error)).transpose()
+}
+
+/// The keeper alone writes.
+pub(super) async fn save(catalog: &dyn Catalog, entries: &str, record: &IndexRecord) -> Result<(), SqlError> {
+    let put = Transaction::new().put_json(key(entries)?, record).map_err(catalog_error)?;
+    catalog.commit(put).await.map(drop).map_err(catalog_error)
+}
+
+/// Removes the records of indexes that there are not any more.
+pub(super) async fn retain(catalog: &dyn Catalog, is_there: impl Fn(&str) -> bool) -> Result<(), SqlError> {
+    let page = catalog.list(PREFIX, None, PAGE).await.map_err(catalog_error)?;
+    for record in page.records {
+        if !is_there(record.key.as_str().trim_start_matches(PREFIX)) {
+            let delete = Transaction::new().delete(record.key);
+            catalog.commit(delete).await.map_err(catalog_error)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Additions that are not applied yet, for every index, and whether all of them are known.
+//!
+//! Additions are noted by entry bucket, so that a look at a key takes one lock, however many shards there are. Each
+//! entry bucket has a stamp, which changes whenever something is noted there or forgotten: whoever remembers it knows
+//! later whether it has missed anything.
+//!
+//! What is known of a log is complete from some position on: from where the index was first watched, or from where
+//! additions had to be forgotten. An index can be read when every log has been applied past that.
+//!
+//! The order of things, on which I-23 stands:
+//!   * who commits:   note, then stamp, then commit
+//!   * who forgets:   say what is unknown, then forget, then stamp
+//!   * who applies:   entries, then say how far
+//!   * who looks:     stamp, is it complete, noted additions, entries; and the stamp again when it holds its snapshot
+
+use super::define::Definition;
+use super::{Counted, lock};
+use arc_swap::ArcSwap;
+use isles_engine::entries::Observer;
+use isles_kernel::change::Change;
+use isles_kernel::index::{KeyRange, LogNumber, Pending};
+use isles_kernel::names::{BucketId, SchemaVersion, Seq, ShardId};
+use isles_kernel::schema::{ENTRY_BUCKETS, Schema};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+
+/// Additions that wait in one entry bucket. At some hundred bytes each, all of an index are tens of megabytes at most.
+const MAX_PENDING: usize = 4_096;
+
+/// One index that is watched.
+pub(crate) struct Watched {
+    pub(crate) definition: Definition,
+    buckets: Vec<EntryBucket>,
+    /// Logs of which not all additions are known.
+    unknown: Mutex<BTreeMap<LogNumber, Unknown>>,
+    /// How many those are.
+    incomplete: AtomicUsize,
+    /// Rows of an earlier schema have other columns at its places.
+    since: AtomicU64,
+    /// It has been built, and nobody has found it to be wrong.
+    pub(crate) is_ready: AtomicBool,
+}
+
+#[derive(Default)]
+struct EntryBucket {
+    stamp: AtomicU64,
+    pending: Mutex<Pending>,
+}
+
+/// How much of a log is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unknown {
+    /// What lies at or below this.
+    Through(Seq),
+    /// All up to a position that is yet to be found, by whoever has this number.
+    Unbounded(u64),
+}
+
+impl Watched {
+    fn new(definition: Definition) -> Watched {
+        Watched {
+            buckets: (0..ENTRY_BUCKETS).map(|_| EntryBucket::default()).collect(),
+            unknown: Mutex::default(),
+            incomplete: AtomicUsize::new(0),
+            since: AtomicU64::new(definition.since.0),
+            is_ready: AtomicBool::new(false),
+            definition,
+        }
+    }
+
+    pub(crate) fn since(&self) -> SchemaVersion {
+        SchemaVersion(self.since.load(Ordering::SeqCst))
+    }
+
+    /// Its columns have been where they are since an earlier version.
+    pub(crate) fn has_been_since(&self, version: SchemaVersion) {
+        self.since.fetch_min(version.0, Ordering::SeqCst);
+    }
+
+    /// Whether a look at noted additions and entries finds all rows.
+    pub(crate) fn can_be_read(&self) -> bool {
+        self.is_ready.load(Ordering::SeqCst) && self.incomplete.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn stamp(&self, entry_bucket: u32) -> u64 {
+        self.buckets[entry_bucket as usize].stamp.load(Ordering::SeqCst)
+    }
+
+    /// Buckets to which keys of a range have been added.
+    pub(crate) fn pending(&self, entry_bucket: u32, range: &KeyRange, found: &mut impl Extend<BucketId>) {
+        found.extend(lock(&self.buckets[entry_bucket as usize].pending).buckets(range));
+    }
+
+    /// How many additions wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.buckets.iter().map(|bucket| lock(&bucket.pending).len()).sum()
+    }
+
+    fn add(&self, log: LogNumber, change: &Change) {
+        let isles_kernel::schema::Unit::Bucket(_, bucket) = change.unit else { return };
+        let key = |row: &Option<Vec<_>>| row.as_ref().and_then(|row| self.definition.key_of(row).ok().flatten());
+        let Some(after) = key(&change.after) else { return };
+        if key(&change.before).as_ref() == Some(&after) {
+            return;
+        }
+        let at = &self.buckets[after.entry_bucket(ENTRY_BUCKETS) as usize];
+        let mut pending = lock(&at.pending);
+        if pending.len() >= MAX_PENDING {
+            drop(pending);
+            self.forget(at, log, change.seq);
+            pending = lock(&at.pending);
+        }
+        pending.add(log, change.seq, after.0, bucket);
+        drop(pending);
+        at.stamp.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Forgets what waits in an entry bucket. The addition that there was no room for is in `log` at `position`.
+    fn forget(&self, at: &EntryBucket, log: LogNumber, position: Seq) {
+        let mut unknown = lock(&self.unknown);
+        let mut pending = lock(&at.pending);
+        let forgotten = pending.forget_all();
+        for (log, through) in forgotten.into_iter().chain([(log, position)]) {
+            let through = match unknown.get(&log) {
+                Some(Unknown::Unbounded(_)) => continue,
+                Some(Unknown::Through(known)) => through.max(*known),
+                None => through,
+            };
+            unknown.insert(log, Unknown::Through(through));
+        }
+        self.incomplete.store(unknown.len(), Ordering::SeqCst);
+        drop(pending);
+        drop(unknown);
+        at.stamp.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Nothing of a log is known up to a position that is yet to be found.
+    fn lose(&self, log: LogNumber, number: u64) {
+        let mut unknown = lock(&self.unknown);
+        unknown.insert(log, Unknown::Unbounded(number));
+        self.incomplete.store(unknown.len(), Ordering::SeqCst);
+        drop(unknown);
+        self.buckets.iter().for_each(|bucket| drop(bucket.stamp.fetch_add(1, Ordering::SeqCst)));
+    }
+
+    /// The entries have all of a log up to `position`.
+    pub(crate) fn applied(&self, log: LogNumber, position: Seq) {
+        for bucket in &self.buckets {
+            lock(&bucket.pending).applied(log, position);
+        }
+        let mut unknown = lock(&self.unknown);
+        if matches!(unknown.get(&log), Some(Unknown::Through(through)) if *through <= position) {
+            unknown.remove(&log);
+        }
+        self.incomplete.store(unknown.len(), Ordering::SeqCst);
+    }
+}
+
+/// All indexes of a database, and all its logs.
+#[derive(Default)]
+pub(crate) struct Watch {
+    watching: ArcSwap<Watching>,
+    logs: ArcSwap<BTreeMap<ShardId, Log>>,
+    /// Numbers logs, and times at which one was lost.
+    numbers: AtomicU64,
+    /// A log was lost, or is new: somebody must find out from where on it is known.
+    pub(crate) lost: Notify,
+    pub(crate) counted: Counted,
+}
+
+#[derive(Clone)]
+struct Log {
+    number: LogNumber,
+    /// It has something new for an applier.
+    grown: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Watching {
+    version: SchemaVersion,
+    by_table: HashMap<String, Vec<Arc<Watched>>>,
+    all: BTreeMap<Arc<str>, Arc<Watched>>,
+}
+
+impl Watch {
+    /// Watches the indexes of a schema. One that was watched goes on as it is, unless its columns are elsewhere now.
+    pub(crate) fn follow(&self, schema: &Schema) {
+        let before = self.watching.load();
+        let mut next = Watching { version: schema.version, ..Watching::default() };
+        for (table, key) in schema.global_keys() {
+            let Some(mut definition) = Definition::of(table, key, schema.version) else { continue };
+            let known = before.all.get(&definition.entries);
+            let watched = match known {
+                Some(known) if known.definition.reads_alike(&definition) && known.definition.name == definition.name => {
+                    known.clone()
+                }
+                known => {
+                    if let Some(known) = known.filter(|known| known.definition.reads_alike(&definition)) {
+                        definition.since = known.definition.since;
+                    }
+                    let watched = Watched::new(definition);
+                    for log in self.logs.load().values() {
+                        watched.lose(log.number, self.next_number());
+                    }
+                    let ready = known.is_some_and(|known| known.is_ready.load(Ordering::SeqCst));
+                    watched.is_ready.store(ready, Ordering::SeqCst);
+                    Arc::new(watched)
+                }
+            };
+            next.by_table.entry(table.name.clone()).or_default().push(watched.clone());
+            next.all.insert(watched.definition.entries.clone(), watched);
+        }
+        self.watching.store(Arc::new(next));
+        self.lost.notify_one();
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::SeqCst)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Watched>> {
+        self.watching.load().all.values().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, entries: &str) -> Option<Arc<Watched>> {
+        self.watching.load().all.get(entries).cloned()
+    }
+
+    /// Numbers a shard's log, which is new or has been followed before.
+    pub(crate) fn add_log(&self, shard: &ShardId) -> (LogNumber, Arc<Notify>) {
+        if let Some(log) = self.logs.load().get(shard) {
+            return (log.number, log.grown.clone());
+        }
+        let log = Log { number: LogNumber(self.next_number() as u32), grown: Arc::default() };
+        for watched in self.all() {
+            watched.lose(log.number, self.next_number());
+        }
+        self.logs.rcu(|logs| {
+            let mut logs = BTreeMap::clone(logs);
+            logs.insert(shard.clone(), log.clone());
+            logs
+        });
+        self.lost.notify_one();
+        (log.number, log.grown)
+    }
+
+    /// A shard has gone, with its log.
+    pub(crate) fn remove_log(&self, shard: &ShardId) {
+        let Some(log) = self.logs.load().get(shard).cloned() else { return };
+        self.logs.rcu(|logs| {
+            let mut logs = BTreeMap::clone(logs);
+            logs.remove(shard);
+            logs
+        });
+        self.all().iter().for_each(|watched| {
+            let mut unknown = lock(&watched.unknown);
+            unknown.remove(&log.number);
+            watched.incomplete.store(unknown.len(), Ordering::SeqCst);
+        });
+    }
+
+    /// Indexes of which a log's additions are not known up to a position that must be found, with a number to say then.
+    pub(crate) fn lost_of(&self, shard: &ShardId) -> Vec<(Arc<Watched>, u64)> {
+        let Some(log) = self.logs.load().get(shard).map(|log| log.number) else { return Vec::new() };
+        let lost = |watched: Arc<Watched>| {
+            let unknown = lock(&watched.unknown).get(&log).copied();
+            match unknown {
+                Some(Unknown::Unbounded(number)) => Some((watched, number)),
+                _ => None,
+            }
+        };
+        self.all().into_iter().filter_map(lost).collect()
+    }
+
+    /// All additions of a log after `position` are known, unless it was lost again since. The entries have come to
+    /// `applied`.
+    pub(crate) fn found(&self, watched: &Watched, shard: &ShardId, number: u64, position: Seq, applied: Seq) {
+        let Some(log) = self.logs.load().get(shard).map(|log| log.number) else { return };
+        let mut unknown = lock(&watched.unknown);
+        if unknown.get(&log) == Some(&Unknown::Unbounded(number)) {
+            unknown.insert(log, Unknown::Through(position));
+        }
+        drop(unknown);
+        watched.applied(log, applied);
+    }
+}
+
+impl Observer for Watch {
+    fn is_interested(&self) -> bool {
+        !self.watching.load().all.is_empty()
+    }
+
+    fn committing(&self, shard: &ShardId, changes: &[Change]) {
+        let watching = self.watching.load();
+        let logs = self.logs.load();
+        // A log that nobody follows yet is lost for every index, until it is found.
+        let Some(log) = logs.get(shard) else { return };
+        for change in changes {
+            let Some(indexes) = watching.by_table.get(&change.table) else { continue };
+            if change.schema != watching.version {
+                indexes.iter().for_each(|watched| watched.lose(log.number, self.next_number()));
+                self.lost.notify_one();
+                continue;
+            }
+            indexes.iter().for_each(|watched| watched.add(log.number, change));
+        }
+        log.grown.notify_one();
+    }
+
+    fn committing_unseen(&self, shard: &ShardId) {
+        let logs = self.logs.load();
+        let Some(log) = logs.get(shard) else { return };
+        self.all().iter().for_each(|watched| watched.lose(log.number, self.next_number()));
+        self.lost.notify_one();
+        log.grown.notify_one();
+    }
+}

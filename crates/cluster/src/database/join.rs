@@ -138,6 +138,7 @@ impl Database {
             self.change_members(Transaction::new(), |members| Ok(given(members)?.with(member.clone()))).await?;
         // From here on nothing may fail: it is recorded.
         self.shards.admit(shard.clone(), place.clone());
+        self.indexes.admit(name);
         self.latches.admit(name);
         self.works.admit(name);
         self.follow_members(members);

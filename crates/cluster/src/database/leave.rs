@@ -140,6 +140,7 @@ impl Database {
         let (routing, policy) = self.routing.read().await?;
         check_owns_nothing(name, &policy)?;
         self.check_empty(name).await?;
+        self.drain_indexes(Some(name)).await?;
         if !self.are_commits_done().await? {
             return Err(SqlError::new("55006", "a transaction over several shards is still being carried out")
                 .with_hint("try again in a moment"));
@@ -149,6 +150,7 @@ impl Database {
         self.follow_members(members);
         self.latches.dismiss(name);
         self.works.dismiss(name);
+        self.indexes.dismiss(name);
         tracing::info!(shard = %name, "shard removed");
         self.shards.dismiss(name).await.map_err(|error| error.for_people())
     }

@@ -211,6 +211,7 @@ impl Database {
         debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
         self.check_joining()?;
         self.check_moves(&change.changes).await?;
+        self.drain_before(&guard.schema, &change.changes).await?;
         let from = guard.schema.version;
         let applied = guard.schema.apply(&change.changes);
         let next = applied.map_err(|error| isles_engine::error::ShardError::from(error).for_people())?;

@@ -78,11 +78,6 @@ impl Definition {
         IndexKey::of(self.columns.iter().map(part)).map(Some)
     }
 
-    /// How many columns a key has.
-    pub(crate) fn width(&self) -> usize {
-        self.columns.len()
-    }
-
     pub(crate) fn is_padded(&self, column: usize) -> bool {
         self.columns.get(column).is_some_and(|column| column.padded)
     }

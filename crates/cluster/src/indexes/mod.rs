@@ -78,8 +78,6 @@ pub(crate) struct Counted {
     pub(crate) lookups: AtomicU64,
     /// Statements that an index could have led, and that asked all shards.
     pub(crate) fallbacks: AtomicU64,
-    /// Statements that looked again because a key had been added.
-    pub(crate) overtaken: AtomicU64,
     /// Pages of change logs that were applied, and the changes in them.
     pub(crate) pages: AtomicU64,
     pub(crate) changes: AtomicU64,
@@ -112,15 +110,22 @@ impl Indexes {
         lock(&self.builds).values().map(|build| build.group.clone()).collect()
     }
 
-    fn applier(&self, shard: &ShardId) -> Option<Arc<Applier>> {
-        lock(&self.appliers).get(shard).cloned()
+    /// A shard has come: its log is followed from here on.
+    pub(crate) fn admit(&self, shard: &ShardId) {
+        if !self.watch.all().is_empty() {
+            self.watch.add_log(shard);
+            self.news.notify_one();
+        }
     }
 
-    /// A shard's log has grown.
-    pub(crate) fn wake(&self, shard: &ShardId) {
-        if let Some(applier) = self.applier(shard) {
-            applier.wake();
-        }
+    /// A shard has gone.
+    pub(crate) fn dismiss(&self, shard: &ShardId) {
+        lock(&self.appliers).remove(shard);
+        self.watch.remove_log(shard);
+    }
+
+    fn applier(&self, shard: &ShardId) -> Option<Arc<Applier>> {
+        lock(&self.appliers).get(shard).cloned()
     }
 }
 

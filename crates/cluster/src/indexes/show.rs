@@ -1,12 +1,19 @@
 //! What operators see of global indexes.
 
+use super::apply::Applier;
 use super::keep::progress;
 use super::lock;
 use super::store::{self, State};
 use crate::database::Database;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::Seq;
+use isles_kernel::names::{Seq, ShardId};
+use isles_kernel::schema::{Schema, SchemaChange};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one who needs the entries up to date waits for that.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+const DRAIN_POLL: Duration = Duration::from_millis(2);
 
 /// One index.
 #[derive(Debug, Clone)]
@@ -73,17 +80,33 @@ impl Database {
         Ok(infos)
     }
 
-    /// Waits until every change that is committed now is in the entries of all indexes.
-    pub(crate) async fn settle_indexes(&self) -> Result<(), SqlError> {
-        let appliers: Vec<Arc<super::Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
-        for applier in appliers {
+    /// Waits until all that is committed now is in the entries: of all shards' logs, or of one.
+    pub(crate) async fn drain_indexes(&self, of: Option<&ShardId>) -> Result<(), SqlError> {
+        let deadline = self.env.elapsed() + DRAIN_LIMIT;
+        let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
+        for applier in appliers.iter().filter(|applier| of.is_none_or(|shard| applier.shard == *shard)) {
             let shard = self.shards.get(&applier.shard).await.map_err(|error| error.for_people())?;
-            let end = shard.settled().await.map_err(|error| error.for_people())?;
+            let end = shard.seq().await.map_err(|error| error.for_people())?;
             while applier.applied() < end {
+                if self.env.elapsed() >= deadline {
+                    let behind = end.0 - applier.applied().0;
+                    let message = format!("global indexes are {behind} changes of shard {} behind", applier.shard);
+                    return Err(SqlError::new("55P03", message).with_hint("try again when they have caught up"));
+                }
                 applier.wake();
-                self.env.sleep(std::time::Duration::from_millis(2)).await;
+                self.env.sleep(DRAIN_POLL).await;
             }
         }
         Ok(())
+    }
+
+    /// Changes that are in the logs of a table's shards say where its columns were: they are applied before the columns
+    /// change.
+    pub(crate) async fn drain_before(&self, schema: &Schema, changes: &[SchemaChange]) -> Result<(), SqlError> {
+        let table = |change: &SchemaChange| change.reshapes().and_then(|name| schema.tables.get(name));
+        match changes.iter().filter_map(table).any(|table| table.global_keys().next().is_some()) {
+            true => self.drain_indexes(None).await,
+            false => Ok(()),
+        }
     }
 }

@@ -35,10 +35,6 @@ impl State {
             State::Rebuilding => "rebuilding",
         }
     }
-
-    pub(super) fn is_built(self) -> bool {
-        matches!(self, State::Building | State::Rebuilding)
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

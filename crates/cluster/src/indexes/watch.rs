@@ -14,7 +14,7 @@
 //!   * who looks:     stamp, is it complete, noted additions, entries; and the stamp again when it holds its snapshot
 
 use super::define::Definition;
-use super::{Counted, lock};
+use super::lock;
 use arc_swap::ArcSwap;
 use isles_engine::entries::Observer;
 use isles_kernel::change::Change;
@@ -142,7 +142,9 @@ impl Watched {
         unknown.insert(log, Unknown::Unbounded(number));
         self.incomplete.store(unknown.len(), Ordering::SeqCst);
         drop(unknown);
-        self.buckets.iter().for_each(|bucket| drop(bucket.stamp.fetch_add(1, Ordering::SeqCst)));
+        for bucket in &self.buckets {
+            bucket.stamp.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// The entries have all of a log up to `position`.
@@ -167,7 +169,6 @@ pub(crate) struct Watch {
     numbers: AtomicU64,
     /// A log was lost, or is new: somebody must find out from where on it is known.
     pub(crate) lost: Notify,
-    pub(crate) counted: Counted,
 }
 
 #[derive(Clone)]

@@ -13,6 +13,7 @@ pub(crate) mod build;
 pub(crate) mod fixture;
 pub(crate) mod functions;
 mod place;
+mod probe;
 mod query;
 mod stage;
 pub(crate) mod walk;
@@ -224,8 +225,55 @@ pub enum Target {
     Tenant,
     /// The shards of these keys. A key that has a null in it is nowhere.
     Keys { group: GroupName, keys: Vec<KeyExprs> },
+    /// The shards that the entries of global indexes name; all that have buckets of the group where they cannot tell.
+    Index(IndexTarget),
     /// No shard: the statement can match nothing (`WHERE false`). The fragment runs nowhere; a grouped one is a stage.
     Nowhere,
+}
+
+/// Shards that hold rows with certain keys, as the entries of global indexes say. The statement itself looks again at
+/// what it finds there, so a shard too many is no harm.
+///
+/// Whether an index can be asked at all is not the plan's to know: it may be built or rebuilt while the plan is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexTarget {
+    /// The group whose buckets the entries name.
+    pub group: GroupName,
+    /// What a row matches at least one of.
+    pub any: Vec<Probe>,
+}
+
+/// Keys of one global index: equalities of its first parts, and a range of the part after these.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    pub table: String,
+    /// The index's name.
+    pub key: String,
+    /// The table of its entries.
+    pub entries: String,
+    /// The parts of the index that `equal` and then `range` are about, in words.
+    pub over: Vec<String>,
+    pub equal: Vec<ProbePart>,
+    pub range: Option<ProbeRange>,
+}
+
+/// What the key has in one of its parts. Integers of all sizes stand for each other, and so do texts with and without a
+/// length.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProbePart {
+    Null,
+    /// One of these. One that turns out to be null is no key.
+    Values(Vec<Expr>),
+    /// An element of this array that is not null.
+    Elements(Expr),
+}
+
+/// Bounds, and whether each is in the range itself. At least one is there. No null is in a range, and where a bound
+/// turns out to be null, nothing is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeRange {
+    pub low: Option<(Expr, bool)>,
+    pub high: Option<(Expr, bool)>,
 }
 
 /// The values of a shard key, computed before any row is read.

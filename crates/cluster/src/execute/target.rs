@@ -40,7 +40,7 @@ impl Resolver<'_> {
         let places = match target {
             Target::Any => self.whole(touches, [self.any()])?,
             Target::Home => self.whole(touches, [self.database.home()])?,
-            Target::All => self.whole(touches, self.owners(touches))?,
+            Target::All | Target::Index(_) => self.whole(touches, self.owners(touches))?,
             Target::Every => self.whole(touches, self.database.shard_names())?,
             Target::Tenant => {
                 let (shard, _) = tenant_place(self.inputs.known.tenant(), self.policy)?;

@@ -677,9 +677,9 @@ impl Schema {
         self.tables.get(name).ok_or_else(|| SchemaError::NoTable(name.into()))
     }
 
-    /// Whether PostgreSQL's schema of this name is there.
+    /// Whether PostgreSQL's schema of this name is there, for clients: that of entries is not.
     pub fn has_namespace(&self, name: &str) -> bool {
-        name == PUBLIC || self.namespaces.contains(name)
+        name == PUBLIC || (name != INDEX_NAMESPACE && self.namespaces.contains(name))
     }
 
     /// A hash over the whole content but the version: equal if and only if the shards hold the same tables.

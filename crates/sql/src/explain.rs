@@ -10,8 +10,8 @@
 //! what came of it when it ran, is for the caller to say ([`Detail`]).
 
 use crate::plan::{
-    Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind,
-    RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch,
+    Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, Probe, ProbePart,
+    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch,
 };
 use crate::tree::{Context, Expr, ExprKind, Field};
 use isles_kernel::error::SqlError;
@@ -37,6 +37,13 @@ pub trait Detail {
 
     /// Its runs; none unless it has been executed. A fragment is known by where it is in memory.
     fn runs(&self, fragment: &Fragment) -> Vec<Run>;
+
+    /// What an index has found, or why it was not asked; none unless that is known. A probe is known by where it is in
+    /// memory.
+    fn found(&self, probe: &Probe) -> Vec<Entry> {
+        let _ = probe;
+        Vec::new()
+    }
 }
 
 /// One thing that a plan says, and the things below it.
@@ -50,7 +57,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn new(name: impl Into<String>, value: impl Into<String>) -> Entry {
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Entry {
         Entry { name: name.into(), value: value.into(), took: None, below: Vec::new() }
     }
 
@@ -160,7 +167,8 @@ fn node(node: &Node, detail: &dyn Detail) -> Result<Entry, SqlError> {
 }
 
 fn shards(node: &ShardsNode, detail: &dyn Detail) -> Result<Entry, SqlError> {
-    let mut below = fragment(&node.fragment, detail)?;
+    let mut below = probes(&node.target, detail);
+    below.extend(fragment(&node.fragment, detail)?);
     if let Merge::Ordered(keys) = &node.merge {
         let key = |key: &crate::plan::MergeKey| {
             let direction = if key.descending { " desc" } else { "" };
@@ -247,7 +255,9 @@ fn insert_target(target: InsertTarget) -> &'static str {
 
 fn modify(plan: &ModifyPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
     let entry = Entry::new("Modify", target_text(&plan.target, &plan.touches));
-    Ok(vec![entry.with(fragment(&plan.fragment, detail)?)])
+    let mut below = probes(&plan.target, detail);
+    below.extend(fragment(&plan.fragment, detail)?);
+    Ok(vec![entry.with(below)])
 }
 
 fn rewrite(plan: &RewritePlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
@@ -280,7 +290,37 @@ fn target_text(target: &Target, touches: &[Touch]) -> String {
             [KeyExprs::Elements(array)] => format!("some of {group}, keys in {}", value_text(array)),
             keys => format!("some of {group}, keys {}", list(keys.iter().map(key_text))),
         },
+        Target::Index(target) => format!("some of {}, by index", target.group),
     }
+}
+
+/// The indexes that say which shards.
+fn probes(target: &Target, detail: &dyn Detail) -> Vec<Entry> {
+    let Target::Index(target) = target else { return Vec::new() };
+    let entry = |probe: &Probe| Entry::new("Index", probe_text(probe)).with(detail.found(probe));
+    target.any.iter().map(entry).collect()
+}
+
+/// `users_city_age (city = 'Bonn', age > 30)`.
+fn probe_text(probe: &Probe) -> String {
+    let part = |(name, part): (&String, &ProbePart)| match part {
+        ProbePart::Null => format!("{name} is null"),
+        ProbePart::Values(values) => match values.as_slice() {
+            [value] => format!("{name} = {}", value_text(value)),
+            values => format!("{name} in ({})", list(values.iter().map(value_text))),
+        },
+        ProbePart::Elements(array) => format!("{name} in {}", value_text(array)),
+    };
+    let mut parts: Vec<String> = probe.over.iter().zip(&probe.equal).map(part).collect();
+    if let (Some(range), Some(name)) = (&probe.range, probe.over.get(probe.equal.len())) {
+        let bound = |sign: &str, bound: &Option<(Expr, bool)>| {
+            let equal = |inclusive: bool| if inclusive { "=" } else { "" };
+            bound.as_ref().map(|(value, inclusive)| format!("{name} {sign}{} {}", equal(*inclusive), value_text(value)))
+        };
+        parts.extend(bound(">", &range.low));
+        parts.extend(bound("<", &range.high));
+    }
+    format!("{} ({})", probe.key, parts.join(", "))
 }
 
 fn key_text(key: &KeyExprs) -> String {

@@ -13,6 +13,7 @@ pub(crate) mod build;
 pub(crate) mod fixture;
 pub(crate) mod functions;
 mod place;
+mod probe;
 mod query;
 mod stage;
 pub(crate) mod walk;

@@ -19,6 +19,7 @@ use crate::types::{self, Type};
 use isles_kernel::value::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// Keys of one statement. A product of lists beyond this asks nearly every shard anyway.
 pub const MAX_KEYS: usize = 4_096;
@@ -54,6 +55,8 @@ pub(crate) struct Facts {
     values: Vec<(Expr, usize)>,
     lists: Vec<(usize, OneOf)>,
     waiting: Vec<Waiting>,
+    /// Conditions that hold, one by one.
+    conditions: Vec<Arc<Expr>>,
     /// A condition is false.
     pub(crate) impossible: bool,
 }
@@ -132,6 +135,13 @@ impl Facts {
             ExprKind::And(parts) => parts.iter().for_each(|part| self.condition(part)),
             ExprKind::Const(Value::Null | Value::Bool(false)) => self.impossible = true,
             ExprKind::IsBool { arg, value: Some(true), negated: false } => self.condition(arg),
+            _ => self.single(condition),
+        }
+    }
+
+    fn single(&mut self, condition: &Expr) {
+        self.conditions.push(Arc::new(condition.clone()));
+        match &condition.kind {
             ExprKind::Call { display: Display::Operator(operator), args, .. } if operator == "=" => {
                 if let [left, right] = args.as_slice() {
                     self.equality(left, right);
@@ -203,6 +213,10 @@ impl Facts {
     fn unite(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.parents[a] = b;
+    }
+
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Expr> {
+        self.conditions.iter().map(AsRef::as_ref)
     }
 
     fn class(&self, column: ColumnRef) -> Option<usize> {
@@ -382,7 +396,7 @@ fn null_with(expr: &Expr) -> BTreeSet<RelId> {
 }
 
 /// Operators all of whose functions give null for a null.
-fn is_strict(operator: &str) -> bool {
+pub(crate) fn is_strict(operator: &str) -> bool {
     ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "~~", "~~*", "!~~", "~", "~*"].contains(&operator)
 }
 

@@ -1,6 +1,7 @@
 //! Plans as text: each file of `plans/` has tables, and statements with the plans that they must have.
 //!
 //!     table users hash users(id) pk id: id int8, name text
+//!     ddl CREATE INDEX users_name ON users (name) WITH (global)
 //!
 //!     > SELECT name FROM users WHERE id = 1
 //!     Shards: 1 of users, key 1
@@ -15,9 +16,11 @@ mod given;
 #[path = "plans/sketch.rs"]
 mod sketch;
 
-use given::{planned, sequence, table};
+use given::{bound, planned, sequence, table};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
+use isles_sql::bind::BoundStatement;
+use isles_sql::bind::utility::Utility;
 use isles_sql::explain::{Detail, Run, text};
 use isles_sql::plan::Fragment;
 use std::fmt::Write;
@@ -46,6 +49,16 @@ fn shown(schema: &Schema, sql: &str) -> String {
     }
 }
 
+fn changed(schema: &Schema, sql: &str) -> Schema {
+    match bound(schema, sql).unwrap_or_else(|error| panic!("{sql}: {error}")) {
+        BoundStatement::Other(utility) => match *utility {
+            Utility::Ddl(change) => schema.apply(&change.changes).unwrap_or_else(|error| panic!("{sql}: {error}")),
+            other => panic!("{sql}: {other:?}"),
+        },
+        other => panic!("{sql}: {other:?}"),
+    }
+}
+
 /// The file with each statement's plan as it is now.
 fn replayed(file: &str) -> (String, usize) {
     let mut schema = Schema::default();
@@ -53,7 +66,7 @@ fn replayed(file: &str) -> (String, usize) {
     for block in file.split("\n\n").map(str::trim).filter(|block| !block.is_empty()) {
         let kept: Vec<&str> = block
             .lines()
-            .take_while(|line| ["table ", "sequence ", "> ", "# "].iter().any(|start| line.starts_with(start)))
+            .take_while(|line| ["table ", "sequence ", "ddl ", "> ", "# "].iter().any(|start| line.starts_with(start)))
             .collect();
         for line in kept.iter().filter(|line| line.starts_with("table ")) {
             let table = table(line);
@@ -61,6 +74,9 @@ fn replayed(file: &str) -> (String, usize) {
         }
         for name in kept.iter().filter_map(|line| line.strip_prefix("sequence ")) {
             schema.sequences.insert(name.into(), sequence(name));
+        }
+        for sql in kept.iter().filter_map(|line| line.strip_prefix("ddl ")) {
+            schema = changed(&schema, sql);
         }
         writeln!(out, "{}", kept.join("\n")).expect("a string");
         let sql: Vec<&str> = kept.iter().filter_map(|line| line.strip_prefix("> ")).collect();

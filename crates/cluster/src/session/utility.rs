@@ -144,6 +144,7 @@ impl Session {
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
             Utility::Plan(statement) => self.plan(statement).await,
             Utility::Shard(statement) => self.change_shards(statement).await,
+            Utility::Index(_) => Err(SqlError::unsupported(format!("{tag} of global indexes is not supported yet"))),
         }
     }
 
@@ -615,7 +616,7 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
         };
         vec![Value::text(table.name.as_str()), Value::text(kind), group, shard_by, buckets]
     };
-    schema.tables.values().map(row).collect()
+    schema.tables.values().filter(|table| !table.has_entries()).map(row).collect()
 }
 
 fn show_limits() -> Vec<Vec<Value>> {

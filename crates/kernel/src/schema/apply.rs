@@ -6,9 +6,9 @@
 
 use super::{
     BUCKET_COLUMN, Column, CommentOn, Expression, ForeignKey, HIDDEN_KEY_COLUMN, INDEX_NAMESPACE, Key, KeyOver,
-    MAX_COLUMNS, MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, RESERVED_PREFIX, Schema, SchemaChange,
-    SchemaError, Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default, relation_name,
-    relation_parts,
+    MAX_COLUMNS, MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, PUBLIC, RESERVED_PREFIX, Schema,
+    SchemaChange, SchemaError, Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default,
+    relation_name, relation_parts,
 };
 use crate::value::DataType;
 
@@ -91,7 +91,7 @@ impl Schema {
         if name.contains('.') {
             return invalid(format!("the name of schema \"{name}\" may not contain a dot"));
         }
-        if RESERVED_NAMESPACES.contains(&name) || self.has_namespace(name) {
+        if RESERVED_NAMESPACES.contains(&name) || name == PUBLIC || self.namespaces.contains(name) {
             return Err(SchemaError::NamespaceExists(name.into()));
         }
         if self.namespaces.len() >= MAX_TABLES {
@@ -122,7 +122,7 @@ impl Schema {
     /// The name of a relation, in a namespace that is there.
     fn check_relation_name(&self, relation: &str) -> Result<()> {
         let (namespace, name) = relation_parts(relation);
-        if !self.has_namespace(namespace) {
+        if namespace != PUBLIC && !self.namespaces.contains(namespace) {
             return Err(SchemaError::NoNamespace(namespace.into()));
         }
         check_name(name)

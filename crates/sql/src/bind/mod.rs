@@ -140,6 +140,10 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
             OwnStatement::Tenant(statement) => utility::Utility::Tenant(statement),
             OwnStatement::Move(statement) => utility::Utility::Plan(statement),
             OwnStatement::Shard(statement) => utility::Utility::Shard(statement),
+            OwnStatement::Index(order) => {
+                let expressions = expressions::OfBinder(context);
+                utility::ordered(&order, &context.for_utility(&expressions))?
+            }
         };
         let statement = BoundStatement::Other(Box::new(utility));
         return Ok(Bound { statement, params: Vec::new(), origins: Vec::new() });

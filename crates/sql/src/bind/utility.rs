@@ -8,6 +8,7 @@
 //! except what has no meaning here and cannot be noticed (`CONCURRENTLY`, the options of VACUUM).
 
 mod copy;
+mod indexes;
 mod roles;
 mod session;
 #[cfg(test)]
@@ -17,6 +18,8 @@ use super::ddl::{self, DdlChange, Expressions};
 use crate::copy::{CopyDirection, CopyOptions};
 pub use crate::parse::{MoveOrder, MoveStatement, ShardStatement, TenantStatement};
 use crate::types::Type;
+pub(super) use indexes::ordered;
+pub use indexes::{IndexName, IndexStatement};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
 use pg_raw_parse::Node;
@@ -126,6 +129,8 @@ pub enum Utility {
     Plan(MoveStatement),
     /// Shards that come and go.
     Shard(ShardStatement),
+    /// Global indexes.
+    Index(IndexStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -357,6 +362,7 @@ impl Utility {
             Utility::Tenant(tenant) => tenant.command_tag(),
             Utility::Plan(statement) => statement.command_tag(),
             Utility::Shard(statement) => statement.command_tag(),
+            Utility::Index(statement) => statement.command_tag(),
         }
     }
 }
@@ -394,6 +400,7 @@ pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> 
         Node::TruncateStmt(statement) => ddl::truncate(statement, context),
         Node::VacuumStmt(statement) => Ok(if statement.is_vacuumcmd { Utility::Vacuum } else { Utility::Analyze }),
         Node::CheckPointStmt(_) => Ok(Utility::Checkpoint),
+        Node::ReindexStmt(statement) => indexes::reindex(statement, context),
         Node::CreateRoleStmt(statement) => roles::create(statement),
         Node::AlterRoleStmt(statement) => roles::alter(statement),
         Node::AlterRoleSetStmt(statement) => roles::configure(statement),
@@ -436,7 +443,6 @@ fn refused(node: Node<'_>) -> SqlError {
         Node::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
         Node::AlterSystemStmt(_) => "ALTER SYSTEM",
         Node::RuleStmt(_) => "CREATE RULE",
-        Node::ReindexStmt(_) => "REINDEX",
         Node::ClusterStmt(_) => "CLUSTER",
         Node::RefreshMatViewStmt(_) => "REFRESH MATERIALIZED VIEW",
         Node::ConstraintsSetStmt(_) => "SET CONSTRAINTS",

@@ -1,4 +1,5 @@
-//! Statements that PostgreSQL's grammar does not know: tenants, moves ([`moves`]) and shards ([`shards`]).
+//! Statements that PostgreSQL's grammar does not know: tenants, moves ([`moves`]), shards ([`shards`]) and global
+//! indexes ([`indexes`]).
 //!
 //!     CREATE TENANT [IF NOT EXISTS] name [WITH (quota = value, …)]
 //!     ALTER TENANT name SET (quota = value, …) │ RESET (quota, …)
@@ -10,9 +11,11 @@
 //! begins this way. A name is a word, folded to lower case, or a name or a text in quotes: tenants have names that
 //! applications give them.
 
+mod indexes;
 mod moves;
 mod shards;
 
+pub use indexes::{IndexOrder, IndexVerb};
 pub use moves::{MoveOrder, MoveStatement};
 pub use shards::ShardStatement;
 
@@ -29,6 +32,7 @@ pub enum OwnStatement {
     Tenant(TenantStatement),
     Move(MoveStatement),
     Shard(ShardStatement),
+    Index(IndexOrder),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -78,6 +82,8 @@ pub(super) fn begins(sql: &str) -> bool {
         "create" | "alter" => ["tenant", "move", "shard"].contains(&second.as_str()),
         "drop" => ["tenant", "shard"].contains(&second.as_str()),
         "show" => ["tenant", "tenants", "move", "moves", "routing", "rebalance"].contains(&second.as_str()),
+        "verify" => second == "index",
+        "wait" => second == "for",
         _ => false,
     }
 }
@@ -86,7 +92,7 @@ pub(super) fn begins(sql: &str) -> bool {
 pub(super) fn pieces(sql: &str) -> Result<Option<Vec<Range<usize>>>, SqlError> {
     // Most texts are told apart without a look at their tokens.
     let has = |word: &str| sql.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
-    if !["tenant", "move", "routing", "shard", "rebalance"].into_iter().any(has) {
+    if !["tenant", "move", "routing", "shard", "rebalance", "verify", "wait"].into_iter().any(has) {
         return Ok(None);
     }
     check_bounds(sql)?;
@@ -322,6 +328,7 @@ pub(super) fn parse(sql: &str) -> Result<OwnStatement, SqlError> {
     let (verb, object) = (tokens.next()?.text, tokens.next()?.text);
     let statement = match object.as_str() {
         "tenant" | "tenants" => OwnStatement::Tenant(tenant(&verb, &object, &mut tokens)?),
+        "index" | "for" => OwnStatement::Index(indexes::parse(&verb, &mut tokens)?),
         "shard" | "rebalance" => OwnStatement::Shard(shards::parse(&verb, &mut tokens)?),
         _ => OwnStatement::Move(moves::parse(&verb, &object, &mut tokens)?),
     };

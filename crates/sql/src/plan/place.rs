@@ -12,10 +12,11 @@
 //! Whatever is not understood is [`Place::Mixed`], for which the stage is always right.
 
 use super::functions::uses_sequence;
+use super::probe::{self, Candidate};
 use super::walk::{
     ColumnRef, Rewriter, Visitor, conjuncts, offered, outer_relations_of_from, own_relation, rewrite, walk,
 };
-use super::{KeyExprs, Target};
+use super::{IndexTarget, KeyExprs, Probe, Target};
 use crate::route::{Fact, Facts, Purpose, plain_column};
 use crate::tree::{
     Body, Cte, CteBody, CteId, Distinct, Expr, ExprKind, From, GroupBy, JoinKind, Query, RelId, RelationRef,
@@ -56,6 +57,10 @@ pub(crate) struct Spread {
     pub(crate) key: Vec<ColumnRef>,
     /// The keys that rows can have; None for any.
     pub(crate) keys: Option<Vec<KeyExprs>>,
+    /// What rows match one of, of the keys of global indexes; None where no index says anything.
+    pub(crate) any: Option<Vec<Probe>>,
+    /// The tables with global indexes of which each row has a row in it.
+    pub(crate) indexed: Vec<RelationRef>,
     pub(crate) impossible: bool,
 }
 
@@ -64,7 +69,10 @@ impl Spread {
         match &self.keys {
             _ if self.impossible => Target::Nowhere,
             Some(keys) => Target::Keys { group: self.group.clone(), keys: keys.clone() },
-            None => Target::All,
+            None => match &self.any {
+                Some(any) => Target::Index(IndexTarget { group: self.group.clone(), any: any.clone() }),
+                None => Target::All,
+            },
         }
     }
 }
@@ -206,7 +214,12 @@ impl Places {
             (Some(a), Some(b), _) => Some(a.iter().chain(b).cloned().collect()),
             _ => None,
         };
-        let spread = Spread { group: a.group.clone(), key, keys, impossible: a.impossible && b.impossible };
+        let any = match (&a.any, &b.any) {
+            (Some(a), Some(b)) => Some(a.iter().chain(b).cloned().collect()),
+            _ => None,
+        };
+        let (indexed, impossible) = (Vec::new(), a.impossible && b.impossible);
+        let spread = Spread { group: a.group.clone(), key, keys, any, indexed, impossible };
         let outputs = (0..left.outputs.len()).map(|at| Some((rel, at))).collect();
         Located { place: Place::Spread(spread), facts: Vec::new(), outputs }
     }
@@ -348,6 +361,8 @@ fn place_of_relation(relation: &RelationRef) -> Place {
                 group: group.clone(),
                 key: shard_key(table).into_iter().map(|column| (relation.rel, column)).collect(),
                 keys: None,
+                any: None,
+                indexed: table.global_keys().next().map(|_| relation.clone()).into_iter().collect(),
                 impossible: false,
             }),
             TableKind::Tenant => Place::Tenant,
@@ -476,12 +491,25 @@ fn spread(hashed: &[&Leaf], leaves: &[Leaf], from: &[From], facts: &Facts) -> Pl
     if !colocated || !from.iter().any(|from| is_tied(from, leaves)) {
         return Place::Mixed;
     }
+    let present = |leaf: &&(RelId, Spread)| !facts.may_be_null(leaf.0);
     Place::Spread(Spread {
         group: driver.group.clone(),
         key: driver.key.clone(),
         keys: facts.keys(&driver.key).or(driver.keys.clone()),
+        any: probes(&all, facts).or_else(|| all.iter().filter(present).find_map(|(_, leaf)| leaf.any.clone())),
+        indexed: all.iter().filter(present).flat_map(|(_, leaf)| leaf.indexed.clone()).collect(),
         impossible: facts.impossible || driver.impossible,
     })
+}
+
+/// What global indexes say of the rows of these relations, which are all on the shard of each row.
+fn probes(all: &[(RelId, Spread)], facts: &Facts) -> Option<Vec<Probe>> {
+    let candidate = |(leaf, spread): &(RelId, Spread)| {
+        let leaf = *leaf;
+        spread.indexed.clone().into_iter().map(move |of| Candidate { leaf, of })
+    };
+    let candidates: Vec<Candidate> = all.iter().flat_map(candidate).collect();
+    if candidates.is_empty() { None } else { probe::any(&candidates, facts) }
 }
 
 /// Whether each row of this entry has a row of a spread relation in it, so that no two shards give the same.

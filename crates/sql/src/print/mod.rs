@@ -111,6 +111,12 @@ pub(crate) struct TableText {
     pub(crate) postgres: String,
 }
 
+/// The text by which an expression over one table is known; None if it is not over it alone.
+pub(crate) fn text_over_table(expr: &Expr, of: &RelationRef) -> Option<String> {
+    let output = postgres::over_table(expr, of).ok()?;
+    output.params.sources.is_empty().then_some(output.sql)
+}
+
 pub(crate) fn over_table(expr: &Expr, of: &RelationRef) -> Result<TableText> {
     let (sqlite, postgres) = (sqlite::over_table(expr, of)?, postgres::over_table(expr, of)?);
     if !sqlite.params.sources.is_empty() || !postgres.params.sources.is_empty() {

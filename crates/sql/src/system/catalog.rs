@@ -204,7 +204,10 @@ fn user_class<'a>(class: &'a Class, facts: &Facts) -> ClassRow<'a> {
             options: Value::Array(table.options.iter().map(|option| text(option)).collect()),
             ..row
         },
-        ClassKind::Index(_) => ClassRow { kind: "i", method: BTREE, identity: "n", rows: 0.0, ..row },
+        ClassKind::Index(index) => {
+            let options = if index.global { Value::Array(vec![text("global=true")]) } else { Value::Null };
+            ClassRow { kind: "i", method: BTREE, identity: "n", rows: 0.0, options, ..row }
+        }
         ClassKind::View { .. } => ClassRow { kind: "v", method: 0, has_rules: true, identity: "n", ..row },
         ClassKind::Sequence(_) => ClassRow { kind: "S", method: 0, identity: "n", rows: 1.0, ..row },
     }

@@ -94,6 +94,7 @@ pub(super) struct Index {
     pub(super) expressions: Vec<String>,
     pub(super) predicate: Option<String>,
     pub(super) unique: bool,
+    pub(super) global: bool,
     pub(super) primary: bool,
 }
 
@@ -167,7 +168,7 @@ impl Directory {
     pub(super) fn of(schema: &Schema) -> Directory {
         let namespaces = SCHEMAS.iter().map(|(oid, name)| (*oid, (*name).into())).collect();
         let mut directory = Directory { namespaces, ..Directory::default() };
-        for name in &schema.namespaces {
+        for name in schema.namespaces.iter().filter(|name| is_users(name)) {
             let oid = directory.number("namespace", name);
             directory.namespaces.push((oid, name.clone()));
         }
@@ -301,6 +302,7 @@ impl Directory {
             expressions: parts.iter().filter_map(part_expression).map(str::to_string).collect(),
             predicate: key.predicate.as_ref().map(|predicate| predicate.sql.clone()),
             unique: key.unique,
+            global: key.global.is_some(),
             primary: matches!(constraint, Some(ConstraintKind::Primary)),
         };
         let positions = index.positions.clone();
@@ -554,7 +556,8 @@ pub(super) fn index_definition(class: &Class, index: &Index, qualified: Qualifie
     let schema = if found { String::new() } else { format!("{}.", quote_identifier(schema)) };
     let (name, table) = (quote_identifier(&class.name), quote_identifier(table));
     let filter = index.predicate.as_ref().map(|sql| format!(" WHERE {}", parenthesized(sql))).unwrap_or_default();
-    format!("CREATE {unique}INDEX {name} ON {schema}{table} USING btree ({}){filter}", index.parts.join(", "))
+    let with = if index.global { " WITH (global='true')" } else { "" };
+    format!("CREATE {unique}INDEX {name} ON {schema}{table} USING btree ({}){with}{filter}", index.parts.join(", "))
 }
 
 /// Whether parentheses that nobody needs are left out.

@@ -4,8 +4,8 @@ use super::*;
 use crate::types::Oid;
 use isles_kernel::names::GroupName;
 use isles_kernel::schema::{
-    Check, Column, CommentOn, Expression, ForeignKey, Identity, Key, KeyOver, KeyPart, OnChange, Schema, Sequence,
-    SqlType, Table, TableKind, View,
+    Check, Column, CommentOn, Expression, ForeignKey, INDEX_NAMESPACE, Identity, Key, KeyOver, KeyPart, OnChange,
+    Schema, Sequence, SqlType, Table, TableKind, View, entries_table,
 };
 use isles_kernel::value::DataType;
 use std::collections::HashSet;
@@ -13,6 +13,9 @@ use std::collections::HashSet;
 fn sql_type(oid: u32, modifier: i32) -> Option<SqlType> {
     Some(SqlType { oid, modifier })
 }
+
+/// The entries of a global index.
+const ENTRIES: &str = "_isles_index.1";
 
 fn users() -> Table {
     let group = GroupName::new("users").expect("valid");
@@ -26,12 +29,10 @@ fn users() -> Table {
             Column { sql_type: sql_type(1700, 655_366), ..Column::new("balance", DataType::Numeric) },
         ],
         primary_key: vec!["id".into()],
-        keys: vec![Key {
-            name: "users_email".into(),
-            columns: vec!["id".into(), "email".into()],
-            unique: true,
-            ..Key::default()
-        }],
+        keys: vec![
+            Key::unique("users_email", &["id", "email"]),
+            Key { global: Some(ENTRIES.into()), ..Key::unique("users_name", &["name"]) },
+        ],
         ..Table::new("", TableKind::Global, vec![], &[])
     }
 }
@@ -119,7 +120,9 @@ fn plans() -> Table {
 
 fn schema() -> Schema {
     let mut schema = Schema::default();
-    for table in [users(), orders(), notes(), plans(), Table { name: "_isles_log".into(), keys: vec![], ..users() }] {
+    let ours = [Table { name: "_isles_log".into(), keys: vec![], ..users() }, entries_table(ENTRIES)];
+    schema.namespaces.insert(INDEX_NAMESPACE.into());
+    for table in [users(), orders(), notes(), plans()].into_iter().chain(ours) {
         schema.tables.insert(table.name.clone(), table);
     }
     let columns = vec![("id".into(), SqlType { oid: 20, modifier: -1 })];
@@ -221,7 +224,7 @@ fn oids_are_unique_stable_and_the_users() {
     };
     let classes = ids("pg_catalog.pg_class");
     let all: Vec<i64> = [classes.clone(), ids("pg_catalog.pg_constraint"), ids("pg_catalog.pg_attrdef")].concat();
-    assert_eq!(classes.len(), 4 + 7 + 1 + 2, "tables, indexes, view, sequences");
+    assert_eq!(classes.len(), 4 + 8 + 1 + 2, "tables, indexes, view, sequences");
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
     assert!(all.iter().all(|oid| *oid <= i64::from(i32::MAX)));
     // An object's number does not depend on what else there is.
@@ -414,6 +417,17 @@ fn indexes_over_expressions_are_said_whole() {
     let columns = ["indkey", "indoption", "indexprs", "indpred"];
     let index = show("pg_catalog.pg_index", &columns, &[("indexrelid", &say(&class("plans_some")))]);
     assert_eq!(index, ["{0,0,2}|{0,0,3}|lower(name), price + 1|price > 0"]);
+}
+
+#[test]
+fn a_global_index_says_that_it_is_one() {
+    let says = "CREATE UNIQUE INDEX users_name ON public.users USING btree (name) WITH (global='true')";
+    assert_eq!(said("pg_get_indexdef", &[class("users_name")]), says);
+    assert_eq!(show("pg_catalog.pg_class", &["reloptions"], &[("relname", "users_name")]), ["{global=true}"]);
+    assert_eq!(show("pg_catalog.pg_class", &["reloptions"], &[("relname", "users_email")]), ["null"]);
+    let functions = Functions::new(Arc::new(facts()));
+    let named = functions.read(Oid(2205), "_isles_index.\"1\"").expect("a reg type");
+    assert_eq!(named.expect_err("hidden").to_string(), "schema \"_isles_index\" does not exist (3F000)");
 }
 
 #[test]

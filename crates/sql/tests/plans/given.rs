@@ -80,7 +80,7 @@ fn column(text: &str, primary_key: &[String]) -> Column {
     if primary_key.iter().any(|key| key == name) { column.not_null() } else { column }
 }
 
-pub(crate) fn planned(schema: &Schema, sql: &str) -> Result<Plan, SqlError> {
+pub(crate) fn bound(schema: &Schema, sql: &str) -> Result<BoundStatement, SqlError> {
     let parsed = parse::parse_one(sql)?;
     let path = ["public".to_string()];
     let settings = Settings::default();
@@ -92,7 +92,11 @@ pub(crate) fn planned(schema: &Schema, sql: &str) -> Result<Plan, SqlError> {
         default_kind: DefaultKind::Hash,
         default_buckets: 16,
     };
-    match bind(&parsed, &context, &[])?.statement {
+    Ok(bind(&parsed, &context, &[])?.statement)
+}
+
+pub(crate) fn planned(schema: &Schema, sql: &str) -> Result<Plan, SqlError> {
+    match bound(schema, sql)? {
         BoundStatement::Rows(statement) => plan(*statement, &PlanContext::default()),
         _ => panic!("not about rows: {sql}"),
     }

@@ -195,6 +195,10 @@ fn alter_type(draft: &mut Draft<'_>, table: &str, name: &str, def: Node<'_>) -> 
     column.nullable = old.nullable;
     column.identity = old.identity.clone();
     let convert = conversion(draft, &owner, &old, &column, def)?;
+    if convert.is_some() {
+        let what = format!("the type of \"{name}\" cannot change");
+        super::global::refuse_while_indexed(&owner, |key| key.uses(name), &what)?;
+    }
     if let Some(sql) = &old.default_sql {
         if old.default.is_some() {
             column::set_default(draft, table, &mut column, ty, sql.clone()).map_err(|_| {

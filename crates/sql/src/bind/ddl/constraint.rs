@@ -1,8 +1,11 @@
 //! Constraints of a table: keys, checks and foreign keys, as parts of a new table or added to one that is there.
 
+use super::column::type_of;
 use super::draft::{Draft, no_column};
+use super::global::{self, Extent};
 use super::text::{expression_text, identifier};
 use super::{Purpose, Result};
+use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Check, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind, plain_name};
 use isles_kernel::value::DataType;
@@ -56,7 +59,8 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, constraint: &Constraint, a
     match constraint.contype {
         ConstrType::CONSTR_PRIMARY => add_primary(draft, table, constraint, at),
         ConstrType::CONSTR_UNIQUE => {
-            let key = unique(draft, draft.table(table)?, constraint, at)?;
+            let (key, extent) = unique(draft, draft.table(table)?, constraint, at)?;
+            let key = Key { global: draft.make_entries(extent)?, ..key };
             draft.push(SchemaChange::CreateKey { table: table.into(), key })
         }
         ConstrType::CONSTR_CHECK => {
@@ -78,7 +82,9 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
         let message = format!("multiple primary keys for table \"{}\" are not allowed", plain_name(name));
         return Err(SqlError::new("42P16", message));
     }
+    refuse_global_primary(constraint)?;
     let columns = key_columns(&table, constraint, at)?;
+    global::refuse_while_indexed(&table, |_| true, "a table's shard key and primary key cannot change")?;
     for column in table.columns.iter().filter(|column| columns.contains(&column.name) && column.nullable) {
         let column = Box::new(column.clone().not_null());
         draft.push(SchemaChange::AlterColumn { table: name.into(), column, convert: None })?;
@@ -91,14 +97,49 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
     draft.push(SchemaChange::Rekey { table: name.into(), kind, primary_key: columns, name: key_name })
 }
 
-pub(super) fn unique(draft: &Draft<'_>, table: &Table, constraint: &Constraint, at: Option<&str>) -> Result<Key> {
+/// A primary key says where a row is, and must do so without asking other shards.
+pub(super) fn refuse_global_primary(constraint: &Constraint) -> Result<()> {
+    match wanted(constraint)? {
+        Some(Extent::Global) => {
+            let error = SqlError::unsupported("a global primary key is not supported");
+            Err(error.with_hint("name it UNIQUE, or shard by it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wanted(constraint: &Constraint) -> Result<Option<Extent>> {
+    global::wanted(constraint.options().iter().filter_map(|option| match option {
+        Node::DefElem(option) => Some(option),
+        _ => None,
+    }))
+}
+
+/// The key of a unique constraint, and who is to look after it; entries are not made yet.
+pub(super) fn unique(
+    draft: &Draft<'_>,
+    table: &Table,
+    constraint: &Constraint,
+    at: Option<&str>,
+) -> Result<(Key, Extent)> {
     let columns = key_columns(table, constraint, at)?;
-    check_shard_key(table, &columns, "unique constraint")?;
+    let extent = match wanted(constraint)? {
+        None if global::is_within_shard(table, &columns) => Extent::Shard,
+        None => Extent::Global,
+        Some(extent) => extent,
+    };
+    match extent {
+        Extent::Shard => check_shard_key(table, &columns, "unique constraint")?,
+        Extent::Global => {
+            let typed = |name: &String| Ok((global::column(name), type_of(&column_of(table, name)?)));
+            global::check(table, &columns.iter().map(typed).collect::<Result<Vec<_>>>()?)?;
+        }
+    }
     let name = match constraint.conname() {
         Some(name) => name.to_string(),
         None => unique_name(draft, table, &columns),
     };
-    Ok(Key { name, columns, unique: true, constraint: true, ..Key::default() })
+    Ok((Key { name, columns, unique: true, constraint: true, ..Key::default() }, extent))
 }
 
 /// Names of keys are relations' names; those of the table that is being made are not taken yet.
@@ -114,18 +155,16 @@ fn unique_name(draft: &Draft<'_>, table: &Table, columns: &[String]) -> String {
 
 /// Two rows that a unique key sees as equal must be on one shard, or no shard would see both.
 pub(super) fn check_shard_key(table: &Table, columns: &[String], what: &str) -> Result<()> {
-    let TableKind::Hash { shard_by, .. } = &table.kind else { return Ok(()) };
-    if shard_by.iter().all(|name| columns.contains(name)) {
+    if global::is_within_shard(table, columns) {
         return Ok(());
     }
-    let error = SqlError::unsupported(format!("{what} on a hash table must include the shard key"));
-    if table.hidden_key {
-        return Err(error.with_hint("give the table a primary key that the unique columns contain, or another kind"));
-    }
+    let error = SqlError::unsupported(format!("{what} on a hash table must include the shard key, or be global"));
+    let shard_by = match &table.kind {
+        TableKind::Hash { shard_by, .. } if !table.hidden_key => shard_by.as_slice(),
+        _ => return Err(error.with_hint("say WITH (global)")),
+    };
     let key: Vec<String> = shard_by.iter().map(|name| identifier(name)).collect();
-    let hint =
-        format!("add ({}) to it, or create the table WITH (kind = 'tenant', 'reference' or 'global')", key.join(", "));
-    Err(error.with_hint(hint))
+    Err(error.with_hint(format!("say WITH (global), or add ({}) to it", key.join(", "))))
 }
 
 pub(super) fn check(draft: &Draft<'_>, table: &Table, constraint: &Constraint) -> Result<Check> {
@@ -143,8 +182,18 @@ pub(super) fn check(draft: &Draft<'_>, table: &Table, constraint: &Constraint) -
 
 /// An expression over a table in all its texts.
 pub(super) fn expression(draft: &Draft<'_>, table: &Table, sql: String, purpose: Purpose) -> Result<Expression> {
+    typed_expression(draft, table, sql, purpose).map(|(expression, _)| expression)
+}
+
+pub(super) fn typed_expression(
+    draft: &Draft<'_>,
+    table: &Table,
+    sql: String,
+    purpose: Purpose,
+) -> Result<(Expression, Type)> {
     let bound = draft.expressions().over_table(table, &sql, purpose)?;
-    Ok(Expression { sql, sqlite: bound.sqlite, postgres: bound.postgres, columns: bound.columns })
+    let (sqlite, postgres, columns) = (bound.sqlite, bound.postgres, bound.columns);
+    Ok((Expression { sql, sqlite, postgres, columns }, bound.ty))
 }
 
 pub(super) fn foreign(
@@ -207,6 +256,10 @@ fn check_foreign(table: &Table, target: &Table, foreign: &ForeignKey, constraint
     }
     if !constraint.fk_del_set_cols().is_empty() {
         return Err(SqlError::unsupported("SET NULL of some columns is not supported"));
+    }
+    if target.global_keys().any(|key| key.unique && key.columns == foreign.references) {
+        let error = SqlError::unsupported("a foreign key to a global unique key is not supported");
+        return Err(error.with_hint("refer to the primary key, from a table that is sharded as the other one is"));
     }
     if !target.is_unique_over(&foreign.references) {
         let message = format!(

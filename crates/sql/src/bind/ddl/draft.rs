@@ -217,7 +217,9 @@ fn written_in(parts: &[String]) -> Result<(Option<&str>, &str)> {
 
 /// The relation that a name stands for: in its schema, or in the first one of the path that has it.
 pub(crate) fn find(schema: &Schema, path: &[String], (namespace, name): (Option<&str>, &str)) -> Option<String> {
-    let full = |namespace: &str| Some(relation_name(namespace, name)).filter(|full| schema.is_taken(full));
+    let full = |namespace: &str| {
+        schema.has_namespace(namespace).then(|| relation_name(namespace, name)).filter(|full| schema.is_taken(full))
+    };
     match namespace {
         Some(namespace) => full(namespace),
         None => path.iter().find_map(|namespace| full(namespace)),

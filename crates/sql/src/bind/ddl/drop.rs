@@ -194,7 +194,7 @@ fn drop_tables(draft: &mut Draft<'_>, names: &[String]) -> Result<()> {
             draft.schema.tables.values().any(|t| t.name != *name && t.foreign_keys.iter().any(|f| f.table == *name))
         };
         match left.iter().position(|name| !referred(name)) {
-            Some(at) => draft.push(SchemaChange::DropTable { table: left.remove(at) })?,
+            Some(at) => draft.drop_table(&left.remove(at))?,
             None => break_circle(draft, &left[0])?,
         }
     }
@@ -281,7 +281,7 @@ pub(super) fn drop_key(draft: &mut Draft<'_>, table: &Table, key: &Key, behavior
         }
     }
     clear(draft, RelationKind::Index, &[table.key_relation(&key.name)], dependents, behavior)?;
-    draft.push(SchemaChange::DropKey { table: table.name.clone(), key: key.name.clone() })
+    draft.drop_key(&table.name, key)
 }
 
 /// Views that the change so far has broken: in the way, or dropped with it.

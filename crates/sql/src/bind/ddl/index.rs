@@ -1,9 +1,12 @@
 //! CREATE INDEX.
 
-use super::constraint::{check_shard_key, expression};
+use super::column::type_of;
+use super::constraint::{check_shard_key, column_of, expression, typed_expression};
 use super::draft::{Draft, Otherwise};
+use super::global::{self, Extent};
 use super::text::expression_text;
 use super::{Purpose, Result, exists};
+use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Key, KeyOver, KeyPart, SchemaChange, Table};
 use pg_raw_parse::Node;
@@ -12,18 +15,23 @@ use pg_raw_parse::raw::{SortByDir, SortByNulls};
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()> {
     refuse_unusual(statement)?;
+    let extent = global::wanted(statement.options().iter())?.unwrap_or(Extent::Shard);
     let table_name = draft.name(statement.relation())?;
     let table = draft.table(&table_name)?.clone();
     if let Some(name) = statement.idxname().filter(|name| draft.schema.is_taken(&table.key_relation(name))) {
         return exists(draft, name, Otherwise::of(statement.if_not_exists));
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut types) = (Vec::new(), Vec::new());
     for element in statement.index_params() {
-        parts.push(part(draft, &table, element)?);
+        let (part, what, ty) = part(draft, &table, element)?;
+        parts.push(part);
+        types.push((what, ty));
     }
     let columns: Vec<String> = parts.iter().filter_map(plain_column).collect();
-    if statement.unique {
-        check_shard_key(&table, &columns, "unique index")?;
+    match extent {
+        Extent::Global => global::check(&table, &types)?,
+        Extent::Shard if statement.unique => check_shard_key(&table, &columns, "unique index")?,
+        Extent::Shard => {}
     }
     let predicate = match statement.where_clause() {
         Node::None => None,
@@ -35,7 +43,8 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     };
     let plain = |part: &KeyPart| plain_column(part).is_some() && !part.descending && !part.nulls_first;
     let parts = if parts.iter().all(plain) { vec![] } else { parts };
-    let key = Key { name, columns, unique: statement.unique, constraint: false, parts, predicate, global: None };
+    let global = draft.make_entries(extent)?;
+    let key = Key { name, columns, unique: statement.unique, constraint: false, parts, predicate, global };
     draft.push(SchemaChange::CreateKey { table: table_name, key })
 }
 
@@ -56,17 +65,14 @@ fn refuse_unusual(statement: &IndexStmt) -> Result<()> {
         (statement.nulls_not_distinct, "NULLS NOT DISTINCT"),
         (statement.table_space().is_some(), "TABLESPACE"),
     ];
-    if let Some((_, what)) = refused.iter().find(|(said, _)| *said) {
-        return Err(SqlError::unsupported(format!("{what} in CREATE INDEX is not supported")));
-    }
-    match statement.options().first().map(|option| option.defname().unwrap_or_default()) {
+    match refused.iter().find(|(said, _)| *said) {
+        Some((_, what)) => Err(SqlError::unsupported(format!("{what} in CREATE INDEX is not supported"))),
         None => Ok(()),
-        Some("global") => Err(SqlError::unsupported("global indexes are not supported yet")),
-        Some(other) => Err(SqlError::new("22023", format!("unrecognized parameter \"{other}\""))),
     }
 }
 
-fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<KeyPart> {
+/// One entry of the index, what it is over in words, and its type.
+fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<(KeyPart, String, Type)> {
     if !element.opclass().is_empty() {
         return Err(SqlError::unsupported("operator classes are not supported"));
     }
@@ -74,14 +80,17 @@ fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<KeyPart
         None | Some("C" | "POSIX" | "default") => {}
         Some(other) => return Err(SqlError::unsupported(format!("collation \"{other}\" is not supported"))),
     }
-    let over = match element.name() {
+    let (over, what, ty) = match element.name() {
         Some(name) => {
-            if !table.visible_columns().iter().any(|column| column.name == name) {
-                return Err(SqlError::new("42703", format!("column \"{name}\" does not exist")));
-            }
-            KeyOver::Column(name.into())
+            let missing = |_| SqlError::new("42703", format!("column \"{name}\" does not exist"));
+            let ty = type_of(&column_of(table, name).map_err(missing)?);
+            (KeyOver::Column(name.into()), global::column(name), ty)
         }
-        None => KeyOver::Expression(expression(draft, table, expression_text(element.expr())?, Purpose::IndexKey)?),
+        None => {
+            let sql = expression_text(element.expr())?;
+            let (expression, ty) = typed_expression(draft, table, sql, Purpose::IndexKey)?;
+            (KeyOver::Expression(expression), "an expression".into(), ty)
+        }
     };
     let descending = element.ordering == SortByDir::SORTBY_DESC;
     let nulls_first = match element.nulls_ordering {
@@ -89,7 +98,7 @@ fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<KeyPart
         SortByNulls::SORTBY_NULLS_LAST => false,
         _ => descending,
     };
-    Ok(KeyPart { over, descending, nulls_first })
+    Ok((KeyPart { over, descending, nulls_first }, what, ty))
 }
 
 /// The middle of the name that PostgreSQL gives: the columns' names, and for expressions a word for each.

@@ -10,6 +10,7 @@
 //!   * `draft`       a change in the making
 //!   * `text`        parts of statements as text
 //!   * `column`      types, defaults, identities
+//!   * `global`      keys over the rows of all shards
 //!   * `constraint`  keys, checks, foreign keys
 //!   * `table`       CREATE TABLE, and from a query
 //!   * `alter`       ALTER TABLE, and renaming
@@ -23,6 +24,7 @@ mod comment;
 mod constraint;
 mod draft;
 mod drop;
+mod global;
 mod index;
 mod namespace;
 mod sequence;
@@ -37,6 +39,7 @@ use crate::tree::Field;
 use crate::types::Type;
 pub(super) use draft::find;
 use draft::{Draft, Otherwise};
+pub(super) use global::global_index;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, SchemaChange, Table, plain_name};
 use isles_kernel::value::Value;

@@ -9,7 +9,7 @@ use crate::bind::utility::DefaultKind;
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::GroupName;
-use isles_kernel::schema::{Column, HIDDEN_KEY_COLUMN, SchemaChange, Table, TableKind};
+use isles_kernel::schema::{Column, HIDDEN_KEY_COLUMN, Key, RESERVED_PREFIX, SchemaChange, Table, TableKind};
 use pg_raw_parse::nodes::{Constraint, CreateStmt, IntoClause};
 use pg_raw_parse::raw::{ConstrType, ObjectType, OnCommitAction};
 use pg_raw_parse::{Node, list, nodes};
@@ -138,6 +138,7 @@ fn place(
         }
         (Some((constraint, at)), None) => {
             constraint::refuse_unusual(constraint)?;
+            constraint::refuse_global_primary(constraint)?;
             table.primary_key = constraint::key_columns(table, constraint, at.as_deref())?;
             table.primary_key_name = primary_name(draft, table, constraint);
             for column in table.columns.iter_mut().filter(|column| table.primary_key.contains(&column.name)) {
@@ -200,7 +201,8 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
     if !shard_by.iter().all(|column| table.primary_key.contains(column)) {
         let error = SqlError::unsupported("the primary key of a hash table must include the shard key");
         let columns: Vec<String> = shard_by.iter().map(|column| identifier(column)).collect();
-        return Err(error.with_hint(format!("add ({}) to the primary key", columns.join(", "))));
+        let columns = columns.join(", ");
+        return Err(error.with_hint(format!("name it UNIQUE, or shard by it, or add ({columns}) to the primary key")));
     }
     // A table that says how many buckets it wants, and no group, does not want those of others.
     let group = match (&placement.group, placement.buckets) {
@@ -208,6 +210,9 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
         (None, Some(_)) => table.name.replace('.', "-"),
         (None, None) => DEFAULT_GROUP.into(),
     };
+    if group.starts_with(RESERVED_PREFIX) {
+        return Err(SqlError::new("42939", format!("the name of group \"{group}\" is reserved")));
+    }
     let group = GroupName::new(&group).map_err(|error| SqlError::new("22023", error.to_string()))?;
     let known = draft.schema.tables.values().find_map(|other| match &other.kind {
         TableKind::Hash { group: theirs, buckets, .. } if *theirs == group => Some(*buckets),
@@ -222,17 +227,17 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
 }
 
 /// Adds one constraint to the table that is being made.
-fn attach(draft: &Draft<'_>, table: &mut Table, constraint: &Constraint, at: Option<&str>) -> Result<()> {
+fn attach(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint, at: Option<&str>) -> Result<()> {
     constraint::refuse_unusual(constraint)?;
     match constraint.contype {
         ConstrType::CONSTR_PRIMARY => {}
         ConstrType::CONSTR_UNIQUE => {
-            let key = constraint::unique(draft, table, constraint, at)?;
+            let (key, extent) = constraint::unique(draft, table, constraint, at)?;
             // Said twice, it is one constraint.
             if !table.keys.iter().any(|other| other.columns == key.columns && constraint.conname().is_none())
                 && table.primary_key != key.columns
             {
-                table.keys.push(key);
+                table.keys.push(Key { global: draft.make_entries(extent)?, ..key });
             }
         }
         ConstrType::CONSTR_CHECK => {

@@ -1,5 +1,7 @@
 //! DDL as text, and what becomes of the schema.
 
+mod global;
+
 use crate::bind::utility::{DefaultKind, Utility};
 use crate::bind::{BindContext, BoundStatement, bind};
 use crate::parse;
@@ -127,8 +129,8 @@ fn constraints_are_named_as_postgresql_names_them() {
 
 #[test]
 fn what_no_shard_could_keep_is_refused_with_a_hint() {
-    let users = "CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE)";
-    assert_eq!(error(&[users]), "0A000: unique constraint on a hash table must include the shard key");
+    let users = "CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE WITH (global = false))";
+    assert_eq!(error(&[users]), "0A000: unique constraint on a hash table must include the shard key, or be global");
     let posts = "CREATE TABLE posts (id bigint PRIMARY KEY, author bigint REFERENCES users)";
     let message = error(&[USERS, posts]);
     assert_eq!(

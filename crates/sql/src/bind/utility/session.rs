@@ -2,8 +2,8 @@
 
 use super::super::ddl::text::{expression_text, statement_text};
 use super::{
-    Begin, Context, DeclareCursor, Discard, Fetch, FetchFrom, IsolationLevel, SetScope, SetValue, ShowIsles,
-    TransactionModes, Utility,
+    Begin, Context, DeclareCursor, Discard, Fetch, FetchFrom, IndexStatement, IsolationLevel, SetScope, SetValue,
+    ShowIsles, TransactionModes, Utility,
 };
 use isles_kernel::error::SqlError;
 use pg_raw_parse::nodes::{self, DefElem};
@@ -127,6 +127,7 @@ pub(super) fn show(name: &str) -> Utility {
         "tables" => Utility::ShowIsles(ShowIsles::Tables),
         "routes" => Utility::ShowIsles(ShowIsles::Routes),
         "limits" => Utility::ShowIsles(ShowIsles::Limits),
+        "indexes" => Utility::Index(IndexStatement::List),
         name => Utility::Show { name: name.into() },
     }
 }

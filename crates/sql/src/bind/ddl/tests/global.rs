@@ -1,0 +1,321 @@
+//! Global indexes: made, dropped and refused.
+
+use super::*;
+use crate::bind::utility::{IndexName, IndexStatement};
+use isles_kernel::schema::{INDEX_NAMESPACE, Key, Table};
+
+const GLOBAL: &str = "CREATE INDEX users_email ON users (email) WITH (global)";
+
+fn key<'a>(schema: &'a Schema, table: &str, name: &str) -> &'a Key {
+    schema.tables[table].keys.iter().find(|key| key.name == name).expect(name)
+}
+
+/// The tables of entries, each of which must be some index's.
+fn entries(schema: &Schema) -> Vec<String> {
+    let tables: Vec<String> = schema.tables.values().filter(|t| t.has_entries()).map(|t| t.name.clone()).collect();
+    let mut used: Vec<String> = schema.global_keys().filter_map(|(_, key)| key.global.clone()).collect();
+    used.sort();
+    assert_eq!(tables, used);
+    tables
+}
+
+fn hint(statements: &[&str]) -> String {
+    let (last, before) = statements.split_last().expect("a statement");
+    change(&after(before), last).expect_err(last).hint.unwrap_or_default()
+}
+
+#[test]
+fn a_global_index_comes_with_its_entries() {
+    for with in ["global", "global = true", "global = on", "global = 'yes'", "global = 1", "Global = TRUE"] {
+        let schema = after(&[USERS, &format!("CREATE INDEX i ON users (email) WITH ({with})")]);
+        let key = key(&schema, "users", "i");
+        assert_eq!(
+            (key.columns.as_slice(), key.unique, key.global.is_some()),
+            (&["email".to_string()][..], false, true)
+        );
+        assert_eq!(entries(&schema).len(), 1);
+    }
+    for with in ["global = false", "global = off", "global = 0", "global = no"] {
+        let schema = after(&[USERS, &format!("CREATE INDEX i ON users (email) WITH ({with})")]);
+        assert_eq!((key(&schema, "users", "i").global.clone(), entries(&schema).len()), (None, 0));
+    }
+    assert_eq!(
+        error(&[USERS, "CREATE INDEX i ON users (email) WITH (global = perhaps)"]),
+        "22023: invalid value for boolean option \"global\": perhaps"
+    );
+    assert_eq!(
+        error(&[USERS, "CREATE INDEX i ON users (email) WITH (global, global = off)"]),
+        "22023: parameter \"global\" specified more than once"
+    );
+    assert_eq!(
+        error(&[USERS, "CREATE INDEX i ON users (email) WITH (fillfactor = 70)"]),
+        "22023: unrecognized parameter \"fillfactor\""
+    );
+}
+
+#[test]
+fn a_global_index_is_all_that_an_index_can_be() {
+    let schema = after(&[
+        USERS,
+        "CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS one ON users (email DESC NULLS LAST, lower(email)) WITH (global) WHERE n > 3",
+        "CREATE INDEX two ON users (n, email) WITH (global)",
+    ]);
+    let one = key(&schema, "users", "one");
+    assert!(one.unique && one.parts[0].descending && !one.parts[0].nulls_first && one.predicate.is_some());
+    assert_eq!(one.unique_columns(), None);
+    assert_eq!(entries(&schema).len(), 2);
+    let again = change(&schema, "CREATE INDEX IF NOT EXISTS one ON users (n) WITH (global)").expect("valid");
+    assert!(again.is_nothing());
+    assert_eq!(again.notices[0].message, "relation \"one\" already exists, skipping");
+    let concurrently = change(&schema, "CREATE INDEX CONCURRENTLY three ON users (n) WITH (global)").expect("valid");
+    assert_eq!(concurrently.concurrently, Some("CREATE INDEX CONCURRENTLY"));
+}
+
+#[test]
+fn only_rows_of_many_shards_need_a_global_index() {
+    for kind in ["tenant", "reference", "global"] {
+        let table = format!("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (kind = '{kind}')");
+        let index = "CREATE INDEX i ON t (v) WITH (global)";
+        assert_eq!(error(&[&table, index]), format!("0A000: a global index on a {kind} table is not supported"));
+        assert!(hint(&[&table, index]).contains("plain index finds them"));
+        let constraint =
+            format!("CREATE TABLE t (id int PRIMARY KEY, v text UNIQUE WITH (global)) WITH (kind = '{kind}')");
+        assert_eq!(error(&[&constraint]), format!("0A000: a global index on a {kind} table is not supported"));
+        let plain = format!("CREATE TABLE t (id int PRIMARY KEY, v text UNIQUE) WITH (kind = '{kind}')");
+        assert_eq!(entries(&after(&[&plain])).len(), 0);
+    }
+}
+
+#[test]
+fn what_has_no_order_is_not_indexed() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY, j json, b jsonb, a text[], c char(3), i interval, n numeric)";
+    for (column, ty) in [("j", "json"), ("b", "jsonb"), ("a", "text[]")] {
+        let index = format!("CREATE INDEX i ON t (n, {column}) WITH (global)");
+        assert_eq!(
+            error(&[table, &index]),
+            format!("0A000: a global index on column \"{column}\" of type {ty} is not supported")
+        );
+    }
+    assert_eq!(
+        error(&[table, "CREATE INDEX i ON t ((b -> 'x')) WITH (global)"]),
+        "0A000: a global index on an expression of type jsonb is not supported"
+    );
+    assert_eq!(
+        error(&["CREATE TABLE t (id int PRIMARY KEY, a int[] UNIQUE)"]),
+        "0A000: a global index on column \"a\" of type integer[] is not supported"
+    );
+    let schema = after(&[table, "CREATE INDEX i ON t (c, i, n, (b ->> 'x')) WITH (global)"]);
+    assert_eq!(entries(&schema).len(), 1);
+}
+
+#[test]
+fn a_unique_constraint_without_the_shard_key_is_global() {
+    let schema = after(&[
+        "CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE, n int, UNIQUE (n, email), UNIQUE (id, n))",
+    ]);
+    let global: Vec<&str> = schema.tables["users"].global_keys().map(|key| key.name.as_str()).collect();
+    assert_eq!(global, ["users_email_key", "users_n_email_key"]);
+    assert_eq!(entries(&schema).len(), 2);
+    assert!(key(&schema, "users", "users_id_n_key").is_unique_on_shard());
+    let added = after(&[USERS, "ALTER TABLE users ADD CONSTRAINT mails UNIQUE (email)"]);
+    assert!(key(&added, "users", "mails").unique && key(&added, "users", "mails").global.is_some());
+    let column = after(&[USERS, "ALTER TABLE users ADD COLUMN phone text UNIQUE"]);
+    assert!(key(&column, "users", "users_phone_key").global.is_some());
+    // Said twice, it is one, with one table of entries.
+    let twice = after(&["CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE, UNIQUE (a))"]);
+    assert_eq!(entries(&twice).len(), 1);
+    let keyless = after(&["CREATE TABLE t (a int UNIQUE)"]);
+    assert_eq!(entries(&keyless).len(), 1);
+    let said = after(&["CREATE TABLE t (a int, b int, PRIMARY KEY (a), UNIQUE (a, b) WITH (global))"]);
+    assert_eq!(entries(&said).len(), 1);
+    let local = "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE WITH (global = false))";
+    assert_eq!(error(&[local]), "0A000: unique constraint on a hash table must include the shard key, or be global");
+    assert_eq!(hint(&[local]), "say WITH (global), or add (id) to it");
+    let index = "CREATE UNIQUE INDEX i ON users (email)";
+    assert_eq!(error(&[USERS, index]), "0A000: unique index on a hash table must include the shard key, or be global");
+}
+
+#[test]
+fn a_primary_key_says_where_its_row_is() {
+    let other = "CREATE TABLE t (a int PRIMARY KEY, b int) WITH (shard_by = 'b')";
+    assert_eq!(error(&[other]), "0A000: the primary key of a hash table must include the shard key");
+    assert_eq!(hint(&[other]), "name it UNIQUE, or shard by it, or add (b) to the primary key");
+    let global = "CREATE TABLE t (a int PRIMARY KEY WITH (global))";
+    assert_eq!(error(&[global]), "0A000: a global primary key is not supported");
+    assert_eq!(hint(&[global]), "name it UNIQUE, or shard by it");
+    let refers = "CREATE TABLE t (id int PRIMARY KEY, mail text REFERENCES users (email))";
+    let unique = "CREATE UNIQUE INDEX i ON users (email) WITH (global)";
+    assert_eq!(error(&[USERS, unique, refers]), "0A000: a foreign key to a global unique key is not supported");
+}
+
+#[test]
+fn entries_go_with_their_index() {
+    let made = [USERS, GLOBAL, "CREATE INDEX two ON users (n, email) WITH (global)"];
+    let after_all = |last: &str| after(&[&made[..], &[last]].concat());
+    assert_eq!(entries(&after_all("DROP INDEX users_email")).len(), 1);
+    assert_eq!(entries(&after_all("DROP INDEX users_email, two")).len(), 0);
+    assert_eq!(entries(&after_all("DROP TABLE users")).len(), 0);
+    assert_eq!(entries(&after_all("ALTER TABLE users DROP COLUMN n")).len(), 1);
+    assert_eq!(entries(&after_all("ALTER TABLE users DROP COLUMN email")).len(), 0);
+    let constraint = "ALTER TABLE users ADD CONSTRAINT mails UNIQUE (email)";
+    assert_eq!(entries(&after(&[USERS, constraint, "ALTER TABLE users DROP CONSTRAINT mails"])).len(), 0);
+    assert_eq!(
+        error(&[USERS, constraint, "DROP INDEX mails"]),
+        "2BP01: cannot drop index mails because constraint mails on table users requires it"
+    );
+    let schema = "CREATE TABLE other.users (id int PRIMARY KEY, email text UNIQUE)";
+    assert_eq!(entries(&after(&["CREATE SCHEMA other", schema, "DROP SCHEMA other CASCADE"])).len(), 0);
+}
+
+#[test]
+fn renaming_leaves_entries_as_they_are() {
+    let before = entries(&after(&[USERS, GLOBAL]));
+    let schema = after(&[
+        USERS,
+        GLOBAL,
+        "ALTER TABLE users RENAME TO people",
+        "ALTER INDEX users_email RENAME TO people_mail",
+        "ALTER TABLE people RENAME COLUMN email TO mail",
+    ]);
+    assert_eq!(entries(&schema), before);
+    assert_eq!(key(&schema, "people", "people_mail").columns, ["mail"]);
+}
+
+#[test]
+fn what_entries_are_made_of_does_not_change_under_them() {
+    let both = [USERS, GLOBAL, "CREATE INDEX two ON users (n) WITH (global)"];
+    let refused = |last: &str| error(&[&both[..], &[last]].concat());
+    assert_eq!(
+        refused("ALTER TABLE users ALTER n TYPE text"),
+        "0A000: the type of \"n\" cannot change while a global index is on it"
+    );
+    assert_eq!(
+        hint(&[&both[..], &["ALTER TABLE users ALTER n TYPE int USING n + 1"]].concat()),
+        "drop two first, and create it again afterwards"
+    );
+    assert_eq!(
+        refused("ALTER TABLE users ALTER email TYPE varchar(5)"),
+        "0A000: the type of \"email\" cannot change while a global index is on it"
+    );
+    let wider = ["ALTER TABLE users ALTER n TYPE bigint", "ALTER TABLE users ALTER email TYPE text"];
+    assert_eq!(entries(&after(&[&both[..], &wider].concat())).len(), 2);
+    assert_eq!(
+        error(&["CREATE TABLE t (a int UNIQUE, b int)", "ALTER TABLE t ADD PRIMARY KEY (b)"]),
+        "0A000: a table's shard key and primary key cannot change while a global index is on it"
+    );
+}
+
+#[test]
+fn nobody_can_name_entries() {
+    let schema = after(&[USERS, GLOBAL]);
+    let name = entries(&schema)[0].clone();
+    let table = name.strip_prefix(&format!("{INDEX_NAMESPACE}.")).expect("in its namespace").to_string();
+    let full = format!("{INDEX_NAMESPACE}.\"{table}\"");
+    let missing = "3F000: schema \"_isles_index\" does not exist";
+    for sql in [
+        format!("DROP TABLE {full}"),
+        format!("ALTER TABLE {full} ADD COLUMN a int"),
+        format!("CREATE INDEX i ON {full} (key)"),
+        format!("CREATE TABLE {INDEX_NAMESPACE}.t (a int)"),
+        format!("COMMENT ON TABLE {full} IS 'x'"),
+        format!("COMMENT ON SCHEMA {INDEX_NAMESPACE} IS 'x'"),
+        format!("DROP SCHEMA {INDEX_NAMESPACE} CASCADE"),
+    ] {
+        let error = change(&schema, &sql).expect_err(&sql);
+        assert_eq!(format!("{}: {}", error.sqlstate, error.message), missing, "{sql}");
+    }
+    for sql in [format!("TRUNCATE {full}"), format!("COPY {full} TO STDOUT")] {
+        let error = bound(&schema, &sql, DefaultKind::Hash).expect_err(&sql);
+        assert!(["3F000", "42P01"].contains(&error.sqlstate), "{sql}: {error}");
+    }
+    for sql in
+        [format!("SELECT * FROM {full}"), format!("DELETE FROM {full}"), format!("INSERT INTO {full} DEFAULT VALUES")]
+    {
+        let error = crate::bind::tests::bound_in(&schema, &sql).expect_err(&sql);
+        assert_eq!(error.message, format!("relation \"{name}\" does not exist"), "{sql}");
+    }
+    // Not by way of the path either.
+    let (path, settings) = ([INDEX_NAMESPACE.to_string(), "public".to_string()], Settings::default());
+    let context = BindContext {
+        schema: &schema,
+        search_path: &path,
+        database: "isles",
+        settings: &settings,
+        default_kind: DefaultKind::Hash,
+        default_buckets: 64,
+    };
+    for sql in [format!("SELECT * FROM \"{table}\""), format!("DROP TABLE \"{table}\"")] {
+        let error = bind(&parse::parse_one(&sql).expect("valid"), &context, &[]).expect_err(&sql);
+        assert_eq!(error.sqlstate, "42P01", "{sql}: {error}");
+    }
+    let create = bind(&parse::parse_one("CREATE TABLE here (a int)").expect("valid"), &context, &[]).expect("valid");
+    assert!(format!("{:?}", create.statement).contains("name: \"here\""));
+    assert_eq!(error(&["CREATE SCHEMA _isles_index"]), "42939: unacceptable schema name \"_isles_index\"");
+    assert_eq!(
+        error(&["CREATE TABLE t (a int PRIMARY KEY) WITH (\"group\" = '_isles_index')"]),
+        "42939: the name of group \"_isles_index\" is reserved"
+    );
+}
+
+#[test]
+fn a_conflict_on_a_global_key_is_not_looked_for() {
+    let schema = after(&[
+        USERS,
+        "CREATE UNIQUE INDEX one ON users (email) WITH (global)",
+        "ALTER TABLE users ADD CONSTRAINT two UNIQUE (n)",
+    ]);
+    let refused = |sql: &str| crate::bind::tests::bound_in(&schema, sql).expect_err(sql);
+    for conflict in ["(email) DO NOTHING", "(email) DO UPDATE SET n = 1", "ON CONSTRAINT two DO NOTHING", "DO NOTHING"]
+    {
+        let error = refused(&format!("INSERT INTO users (id) VALUES (1) ON CONFLICT {conflict}"));
+        assert_eq!(error.sqlstate, "0A000", "{conflict}: {error}");
+        assert!(error.hint.is_some());
+    }
+    crate::bind::tests::bound_in(&schema, "INSERT INTO users (id) VALUES (1) ON CONFLICT (id) DO NOTHING")
+        .expect("valid");
+    let plain = after(&[USERS, GLOBAL]);
+    crate::bind::tests::bound_in(&plain, "INSERT INTO users (id) VALUES (1) ON CONFLICT DO NOTHING").expect("valid");
+}
+
+#[test]
+fn indexes_are_looked_after_by_name() {
+    let schema = after(&[USERS, GLOBAL, "CREATE INDEX plain ON users (n)"]);
+    let statement = |sql: &str| match bound(&schema, sql, DefaultKind::Hash) {
+        Ok(Utility::Index(statement)) => statement,
+        other => panic!("{sql}: {other:?}"),
+    };
+    let name = || IndexName { table: "users".into(), key: "users_email".into() };
+    assert_eq!(statement("SHOW INDEXES"), IndexStatement::List);
+    assert_eq!(statement("REINDEX INDEX users_email"), IndexStatement::Rebuild(name()));
+    assert_eq!(statement("REINDEX (VERBOSE) INDEX CONCURRENTLY public.users_email"), IndexStatement::Rebuild(name()));
+    assert_eq!(statement("VERIFY INDEX users_email"), IndexStatement::Verify { index: name(), repair: false });
+    assert_eq!(
+        statement("VERIFY INDEX public.users_email REPAIR"),
+        IndexStatement::Verify { index: name(), repair: true }
+    );
+    assert_eq!(statement("WAIT FOR INDEX users_email"), IndexStatement::Wait(name()));
+    for (start, tag) in [("REINDEX INDEX", "REINDEX"), ("VERIFY INDEX", "VERIFY INDEX"), ("WAIT FOR INDEX", "WAIT")] {
+        assert_eq!(statement(&format!("{start} users_email")).command_tag(), tag);
+        for (name, expected) in [
+            ("nothing", "42704: index \"nothing\" does not exist"),
+            ("users", "42809: \"users\" is not an index"),
+            ("plain", "42809: \"plain\" is not a global index"),
+            ("users_pkey", "42809: \"users_pkey\" is not a global index"),
+            ("nowhere.users_email", "3F000: schema \"nowhere\" does not exist"),
+        ] {
+            let sql = format!("{start} {name}");
+            let error = bound(&schema, &sql, DefaultKind::Hash).expect_err(&sql);
+            assert_eq!(format!("{}: {}", error.sqlstate, error.message), expected, "{sql}");
+        }
+    }
+    for sql in ["REINDEX TABLE users", "REINDEX SCHEMA public", "REINDEX (TABLESPACE x) INDEX users_email"] {
+        assert_eq!(bound(&schema, sql, DefaultKind::Hash).expect_err(sql).sqlstate, "0A000", "{sql}");
+    }
+}
+
+#[test]
+fn the_group_of_entries_is_their_own() {
+    let schema = after(&[USERS, GLOBAL]);
+    let table: &Table = &schema.tables[&entries(&schema)[0]];
+    assert_eq!(table.group().map(|group| group.as_str()), Some(INDEX_NAMESPACE));
+}

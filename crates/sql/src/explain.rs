@@ -283,7 +283,6 @@ fn target_text(target: &Target, touches: &[Touch]) -> String {
         Target::All => format!("all of {}", list(touches.iter().filter_map(group_name))),
         Target::Every => "every".into(),
         Target::Tenant => "the tenant's".into(),
-        Target::Index(_) => "the shards that an index names".into(),
         Target::Nowhere => "none".into(),
         Target::Keys { group, keys } => match keys.as_slice() {
             [KeyExprs::Row(key)] => format!("1 of {group}, key {}", list(key.iter().map(value_text))),

@@ -159,13 +159,15 @@ impl Applier {
     /// Applies a page. Returns how many changes were in it.
     pub(super) async fn step(&self, database: &Database) -> Result<usize, Trouble> {
         let mut turn = self.turn.lock().await;
+        // Whoever begins to follow needs what is in the log now.
         if turn.following.is_empty() {
-            return self.skip(database, &mut turn).await;
+            return Ok(0);
         }
         let page = read_page(database, &self.shard, &turn).await?;
+        renew(database, &mut turn);
         if page.through == turn.position {
             self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
-            self.advance(database, &mut turn, false).await;
+            self.advance(database, &mut turn).await;
             return Ok(0);
         }
         let following: Vec<&mut Following> = turn.following.values_mut().collect();
@@ -178,17 +180,8 @@ impl Applier {
         }
         count(&database.indexes.counted.pages, 1);
         count(&database.indexes.counted.changes, read as u64);
-        self.advance(database, &mut turn, false).await;
+        self.advance(database, &mut turn).await;
         Ok(read)
-    }
-
-    /// With nobody to follow for, the log is passed over.
-    async fn skip(&self, database: &Database, turn: &mut Turn) -> Result<usize, Trouble> {
-        let end = database.shards.get(&self.shard).await?.seq().await?;
-        turn.position = turn.position.max(end);
-        self.settle(turn);
-        self.advance(database, turn, false).await;
-        Ok(0)
     }
 
     /// Says how far all indexes have come.
@@ -198,9 +191,9 @@ impl Applier {
     }
 
     /// Lets the log go up to here, now and then. If that fails, it is done later.
-    async fn advance(&self, database: &Database, turn: &mut Turn, now: bool) {
+    async fn advance(&self, database: &Database, turn: &mut Turn) {
         let elapsed = database.env.elapsed();
-        if !now && elapsed < turn.advanced + ADVANCE_EVERY {
+        if elapsed < turn.advanced + ADVANCE_EVERY {
             return;
         }
         turn.advanced = elapsed;
@@ -216,6 +209,18 @@ impl Applier {
         }
         Ok(())
     }
+}
+
+/// Lets go of indexes that there are not any more, and reads rows as those that are left do now. To be called when a page
+/// has been read: then no row in it is of a later schema.
+fn renew(database: &Database, turn: &mut Turn) {
+    turn.following.retain(|entries, following| match database.indexes.watch.get(entries) {
+        Some(index) => {
+            following.index = index;
+            true
+        }
+        None => false,
+    });
 }
 
 async fn read_page(

@@ -255,6 +255,17 @@ impl Database {
         }
     }
 
+    /// As an operator asks: all rows are counted again.
+    pub async fn rebuild_index(&self, entries: &str) -> Result<(), SqlError> {
+        let index = self.indexes.watch.get(entries);
+        let index = index.ok_or_else(|| SqlError::new("42704", "there is no such global index"))?;
+        if lock(&self.indexes.builds).contains_key(&index.definition.entries) {
+            let message = format!("index \"{}\" is being built already", index.definition.name);
+            return Err(SqlError::new("55006", message));
+        }
+        self.rebuild(&index, "an operator asked for it").await
+    }
+
     /// Throws the entries of an index away; the keeper counts all rows again.
     pub(super) async fn rebuild(&self, index: &Arc<Watched>, why: &str) -> Result<(), SqlError> {
         let entries = &index.definition.entries;

@@ -25,6 +25,7 @@
 //!   * [`build`]   entries for rows that were there before the index
 //!   * [`store`]   what the catalog keeps of an index
 //!   * [`keep`]    who builds, follows and gives up
+//!   * [`verify`]  entries, compared with rows
 //!   * [`show`]    what operators see
 //!
 //! Invariants (docs/invariants.md):
@@ -41,6 +42,7 @@ pub(crate) mod find;
 mod keep;
 mod show;
 mod store;
+mod verify;
 pub(crate) mod watch;
 
 use crate::database::Database;
@@ -56,6 +58,7 @@ use watch::Watch;
 
 pub use show::IndexInfo;
 pub use store::State;
+pub use verify::Verified;
 
 /// What a database has of global indexes.
 #[derive(Default)]

@@ -18,6 +18,8 @@ const DRAIN_POLL: Duration = Duration::from_millis(2);
 /// One index.
 #[derive(Debug, Clone)]
 pub struct IndexInfo {
+    /// The table of its entries, which no other index ever has.
+    pub entries: String,
     pub table: String,
     pub name: String,
     pub unique: bool,
@@ -62,6 +64,7 @@ impl Database {
             let record = store::load(self.catalog().as_ref(), &definition.entries).await?;
             let build = builds.get(&definition.entries);
             infos.push(IndexInfo {
+                entries: definition.entries.to_string(),
                 table: definition.table.clone(),
                 name: definition.name.clone(),
                 unique: definition.unique,
@@ -98,6 +101,11 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// Waits until all that is committed now is in the entries of all indexes.
+    pub async fn settle_indexes(&self) -> Result<(), SqlError> {
+        self.drain_indexes(None).await
     }
 
     /// Changes that are in the logs of a table's shards say where its columns were: they are applied before the columns

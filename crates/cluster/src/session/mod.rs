@@ -33,6 +33,7 @@ mod configure;
 mod copy;
 mod cursor;
 pub(crate) mod known;
+mod indexes;
 mod moves;
 pub(crate) mod plans;
 mod progress;

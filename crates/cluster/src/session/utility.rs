@@ -60,6 +60,7 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
         }
         Utility::Plan(statement) => Some(super::moves::fields(statement)),
         Utility::Shard(statement) => super::shards::fields(statement),
+        Utility::Index(statement) => super::indexes::fields(statement),
         _ => None,
     }
 }
@@ -144,7 +145,7 @@ impl Session {
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
             Utility::Plan(statement) => self.plan(statement).await,
             Utility::Shard(statement) => self.change_shards(statement).await,
-            Utility::Index(_) => Err(SqlError::unsupported(format!("{tag} of global indexes is not supported yet"))),
+            Utility::Index(statement) => self.index(statement).await,
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Db {
     pub(crate) database: Arc<Database>,
     pub(crate) folder: tempfile::TempDir,
+    config: Config,
 }
 
 pub(crate) fn env() -> Arc<dyn Env> {
@@ -22,14 +23,19 @@ pub(crate) fn env() -> Arc<dyn Env> {
 impl Db {
     pub(crate) async fn sqlite(shards: usize) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::open(Config::sqlite(folder.path(), shards), env()).await.expect("it opens");
-        Db { database, folder }
+        let config = Config::sqlite(folder.path(), shards);
+        Db::open(folder, config).await
     }
 
     pub(crate) async fn postgres(urls: Vec<String>) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::open(Config::postgres(folder.path(), urls), env()).await.expect("it opens");
-        Db { database, folder }
+        let config = Config::postgres(folder.path(), urls);
+        Db::open(folder, config).await
+    }
+
+    async fn open(folder: tempfile::TempDir, config: Config) -> Db {
+        let database = Database::open(config.clone(), env()).await.expect("it opens");
+        Db { database, folder, config }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -46,10 +52,18 @@ impl Db {
     /// Closes it and opens it again, as a restart does.
     pub(crate) async fn restart(self, shards: usize) -> Db {
         self.database.close().await.expect("it closes");
-        let Db { database, folder } = self;
+        let Db { database, folder, .. } = self;
         drop(database);
-        let database = Database::open(Config::sqlite(folder.path(), shards), env()).await.expect("it opens again");
-        Db { database, folder }
+        let config = Config::sqlite(folder.path(), shards);
+        Db::open(folder, config).await
+    }
+
+    /// The same, with the shards that it had.
+    pub(crate) async fn reopen(self) -> Db {
+        self.database.close().await.expect("it closes");
+        let Db { database, folder, config } = self;
+        drop(database);
+        Db::open(folder, config).await
     }
 }
 

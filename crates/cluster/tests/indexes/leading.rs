@@ -1,0 +1,137 @@
+//! Which shards a statement goes to, and when an index cannot say.
+
+use super::failures::{by_email, settle, users};
+use super::harness::Db;
+use isles_kernel::names::ShardId;
+
+/// Statements that each shard has run.
+fn work(db: &Db) -> Vec<(ShardId, u64)> {
+    db.database.shard_work().into_iter().map(|(shard, work)| (shard, work.statements)).collect()
+}
+
+/// How many shards were asked meanwhile.
+fn asked(before: &[(ShardId, u64)], after: &[(ShardId, u64)]) -> usize {
+    before.iter().zip(after).filter(|(before, after)| before.1 != after.1).count()
+}
+
+/// A statement by an indexed column asks one shard, where one has the key, and none where none has it.
+pub(crate) async fn an_index_leads_to_the_shards_that_have_the_key(db: Db) {
+    let mut client = users(&db).await;
+    for id in 0..100 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
+    }
+    for _ in 0..2 {
+        for id in [3, 42, 77] {
+            let before = work(&db);
+            assert_eq!(by_email(&mut client, &format!("e{id}")).await, [id.to_string()]);
+            assert_eq!(asked(&before, &work(&db)), 1);
+            let before = work(&db);
+            assert_eq!(client.run(&format!("UPDATE users SET n = n + 1 WHERE email = 'e{id}'")).await, ["UPDATE 1"]);
+            assert_eq!(asked(&before, &work(&db)), 1);
+        }
+        let before = work(&db);
+        assert_eq!(by_email(&mut client, "nobody").await, Vec::<String>::new());
+        assert_eq!(asked(&before, &work(&db)), 0);
+        settle(&db).await;
+    }
+    assert_eq!(client.run("SELECT count(*) FROM users WHERE email = 'e3'").await, ["1"]);
+    assert_eq!(client.run("SELECT count(*) FROM users WHERE email = 'nobody'").await, ["0"]);
+    let shown = client.run("EXPLAIN SELECT * FROM users WHERE email = 'e3'").await.join("\n");
+    assert!(shown.contains("users_email"), "{shown}");
+}
+
+/// I-22: rows of a transaction are found by it before anybody else knows of them.
+pub(crate) async fn a_transaction_sees_its_own_rows(db: Db) {
+    let mut client = users(&db).await;
+    for id in 0..20 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
+    }
+    client.run("BEGIN").await;
+    for id in 100..110 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'mine', 0)")).await;
+        assert_eq!(by_email(&mut client, "mine").await.len(), id - 99);
+    }
+    assert_eq!(client.run("UPDATE users SET email = 'still mine' WHERE email = 'mine'").await, ["UPDATE 10"]);
+    assert_eq!(by_email(&mut client, "still mine").await.len(), 10);
+    let mut other = db.client();
+    assert_eq!(by_email(&mut other, "mine").await.len(), 0);
+    client.run("COMMIT").await;
+    assert_eq!(by_email(&mut other, "still mine").await.len(), 10);
+    client.run("BEGIN").await;
+    client.run("UPDATE users SET email = 'never' WHERE email = 'still mine'").await;
+    client.run("ROLLBACK").await;
+    assert_eq!(by_email(&mut other, "never").await.len(), 0);
+    settle(&db).await;
+    assert_eq!(by_email(&mut other, "still mine").await.len(), 10);
+    assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
+}
+
+pub(crate) async fn an_index_is_dropped_with_its_entries(db: Db) {
+    let mut client = users(&db).await;
+    client.run("INSERT INTO users VALUES (1, 'a', 0)").await;
+    client.run("DROP INDEX users_email").await;
+    assert_eq!(by_email(&mut client, "a").await, ["1"]);
+    assert_eq!(client.run("SHOW INDEXES").await, Vec::<String>::new());
+    client.run("CREATE INDEX users_email ON users (email) WITH (global)").await;
+    client.run("WAIT FOR INDEX users_email").await;
+    assert_eq!(by_email(&mut client, "a").await, ["1"]);
+    client.run("DROP TABLE users").await;
+    assert_eq!(client.run("SHOW INDEXES").await, Vec::<String>::new());
+    let hidden = client.run("SELECT count(*) FROM information_schema.tables WHERE table_schema LIKE '_isles%'").await;
+    assert_eq!(hidden, ["0"]);
+}
+
+/// Rows that were written before their table's columns moved, and are applied after.
+pub(crate) async fn columns_may_move(db: Db) {
+    let mut client = db.client();
+    client.run("CREATE TABLE users (id int PRIMARY KEY, gone text, email text)").await;
+    client.run("CREATE INDEX users_email ON users (email) WITH (global)").await;
+    client.run("WAIT FOR INDEX users_email").await;
+    for id in 0..50 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'x{id}', 'e{id}')")).await;
+    }
+    client.run("ALTER TABLE users DROP COLUMN gone").await;
+    client.run("ALTER TABLE users ADD COLUMN more int").await;
+    for id in 50..100 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 1)")).await;
+    }
+    for id in 0..100 {
+        assert_eq!(by_email(&mut client, &format!("e{id}")).await, [id.to_string()]);
+    }
+    client.run("WAIT FOR INDEX users_email").await;
+    settle(&db).await;
+    assert_eq!(client.run("VERIFY INDEX users_email").await, ["100|0|0|0"]);
+}
+
+/// I-28: shards come, take entries and rows, and go.
+pub(crate) async fn shards_come_and_go(db: Db) {
+    let mut client = users(&db).await;
+    for id in 0..100 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{}', 0)", id % 20)).await;
+    }
+    client.run("CREATE SHARD").await;
+    client.run("ALTER SHARD s2 DRAIN").await;
+    let mut id = 100;
+    loop {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'late', 0)")).await;
+        id += 1;
+        assert_eq!(by_email(&mut client, "late").await.len(), id - 100);
+        assert_eq!(by_email(&mut client, "e7").await.len(), 5);
+        let shards = client.run("SHOW SHARDS").await;
+        if shards.iter().any(|line| line.starts_with("s2|") && line.contains("drained")) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    while client.try_run("DROP SHARD s2").await.is_err_and(|error| error.sqlstate == "55006") {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(!client.run("SHOW SHARDS").await.iter().any(|line| line.starts_with("s2|")));
+    assert_eq!(by_email(&mut client, "late").await.len(), id - 100);
+    for email in 0..20 {
+        assert_eq!(by_email(&mut client, &format!("e{email}")).await.len(), 5);
+    }
+    client.run("WAIT FOR INDEX users_email").await;
+    settle(&db).await;
+    assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
+}

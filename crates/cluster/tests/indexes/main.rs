@@ -1,0 +1,57 @@
+//! Global indexes, with SQL text, over real shards: what a statement by an index gives is what all shards would.
+//!
+//! Each test runs over SQLite files and over PostgreSQL databases.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+mod failures;
+#[path = "../session/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests of sessions")]
+mod harness;
+mod leading;
+
+/// Runs tests over four shards of each engine. One that is not listed is never run, and the compiler says so.
+macro_rules! on_both_engines {
+    ($of:ident: $($test:ident,)*) => {
+        mod $of {
+            mod over_sqlite {
+                $(#[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    crate::$of::$test(crate::harness::Db::sqlite(4).await).await;
+                })*
+            }
+            mod over_postgres {
+                $(#[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    let urls = || [(); 4].map(|()| isles_sim::pgserver::shared().create_database());
+                    let urls = tokio::task::spawn_blocking(urls).await.unwrap();
+                    crate::$of::$test(crate::harness::Db::postgres(urls.into()).await).await;
+                })*
+            }
+        }
+    };
+}
+
+mod runs {
+    on_both_engines! {
+        failures:
+        update_visible_before_apply,
+        lost_enqueue_impossible,
+        insert_between_scan_and_compare,
+        keys_are_stored_values,
+        duplicate_key_delete,
+        update_by_indexed_column,
+        build_on_populated_table,
+        insert_during_build,
+        composite_prefix_and_range,
+        move_keeps_index,
+    }
+    on_both_engines! {
+        leading:
+        an_index_leads_to_the_shards_that_have_the_key,
+        a_transaction_sees_its_own_rows,
+        an_index_is_dropped_with_its_entries,
+        columns_may_move,
+        shards_come_and_go,
+    }
+}

@@ -1,22 +1,44 @@
-//! Who waits for which shard's writer.
+//! Who waits for which shard's writer, and for which key.
 //!
 //! A transaction that writes to a SQLite shard holds its writer to the end. Two that write to two shards in different
 //! order would wait for each other for ever. Here everyone asks for a writer before the shard is asked; a ring of
 //! waiting transactions is found when it closes, and the one that closed it is refused (40P01), as PostgreSQL does.
 //!
-//! A transaction waits for one writer at a time, so the transactions that one waits for, directly and not, form a
+//! A key of a unique global index is held in the same way by whoever is about to add it, to the end of its transaction:
+//! of two who add one key, the second waits for the first, and then sees its row (I-26). A statement on its own has a
+//! number while it holds keys, and is said to wait for the writer of the shard that it goes to.
+//!
+//! A transaction waits for one writer or key at a time, so the transactions that one waits for, directly and not, form a
 //! chain, and a ring is a chain that leads back. One who waits to be alone with the schema waits for all others at once:
 //! a chain that leads to it leads back, whoever began it.
 
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 /// A transaction of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TxnNumber(pub(crate) u64);
+
+/// What one holds and others wait for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanted {
+    Writer(ShardId),
+    /// Of the index with these entries.
+    Key(Arc<str>, Vec<u8>),
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Writer(shard) => write!(f, "the writer of shard {shard}"),
+            Wanted::Key(..) => f.write_str("a key of a unique index"),
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Writers {
@@ -25,9 +47,9 @@ pub(crate) struct Writers {
 
 #[derive(Default)]
 struct State {
-    shards: BTreeMap<ShardId, Turn>,
+    turns: BTreeMap<Wanted, Turn>,
     /// What each waiting transaction waits for.
-    waits: HashMap<TxnNumber, ShardId>,
+    waits: HashMap<TxnNumber, Wanted>,
     /// Who waits for all others to end.
     for_all: Option<TxnNumber>,
     /// Statements on their own that are at a shard; they wait for its writer and hold none.
@@ -50,7 +72,7 @@ impl State {
             if at == me || self.for_all == Some(at) {
                 return true;
             }
-            let next = self.waits.get(&at).and_then(|shard| self.shards.get(shard)).and_then(|turn| turn.holder);
+            let next = self.waits.get(&at).and_then(|wanted| self.turns.get(wanted)).and_then(|turn| turn.holder);
             match next {
                 Some(next) => at = next,
                 None => return false,
@@ -60,11 +82,23 @@ impl State {
     }
 }
 
-/// The right to a shard's writer.
+/// The right to a shard's writer, or to a key.
 pub(crate) struct WriterTurn {
     writers: Arc<Writers>,
-    shard: ShardId,
+    wanted: Wanted,
     txn: TxnNumber,
+}
+
+/// Says that a statement on its own, which holds keys, waits for a shard's writer, until it is dropped.
+pub(crate) struct Waits {
+    writers: Arc<Writers>,
+    txn: TxnNumber,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.writers.state().waits.remove(&self.txn);
+    }
 }
 
 /// A statement on its own at a shard, until it is dropped.
@@ -95,7 +129,7 @@ impl Drop for WaitForAll {
 /// A place in the queue; dropping it gives the place up, or the turn that has come meanwhile.
 struct Waiting {
     writers: Arc<Writers>,
-    shard: ShardId,
+    wanted: Wanted,
     txn: TxnNumber,
     done: bool,
 }
@@ -103,20 +137,20 @@ struct Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if !self.done {
-            self.writers.leave(&self.shard, self.txn);
+            self.writers.leave(&self.wanted, self.txn);
         }
     }
 }
 
 impl Drop for WriterTurn {
     fn drop(&mut self) {
-        self.writers.leave(&self.shard, self.txn);
+        self.writers.leave(&self.wanted, self.txn);
     }
 }
 
-fn deadlock(shard: &ShardId) -> SqlError {
+fn deadlock(wanted: &Wanted) -> SqlError {
     SqlError::new("40P01", "deadlock detected")
-        .with_detail(format!("the transaction waits for the writer of shard {shard}, whose holder waits for it"))
+        .with_detail(format!("the transaction waits for {wanted}, whose holder waits for it"))
         .with_hint("retry the transaction")
 }
 
@@ -125,30 +159,49 @@ impl Writers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn of `txn` at `shard`. The caller bounds the wait.
+    /// Waits for the turn of `txn` at a shard's writer. The caller bounds the wait.
     pub(crate) async fn turn(self: &Arc<Self>, shard: &ShardId, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
-        let turn = || WriterTurn { writers: self.clone(), shard: shard.clone(), txn };
+        self.turn_at(Wanted::Writer(shard.clone()), txn).await
+    }
+
+    /// The same for a writer or a key, which `txn` does not hold yet.
+    pub(crate) async fn turn_at(self: &Arc<Self>, wanted: Wanted, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
+        let turn = || WriterTurn { writers: self.clone(), wanted: wanted.clone(), txn };
         let granted = {
             let mut state = self.state();
-            let holder = state.shards.entry(shard.clone()).or_default().holder;
+            let holder = state.turns.entry(wanted.clone()).or_default().holder;
             match holder {
                 None => {
-                    state.shards.entry(shard.clone()).or_default().holder = Some(txn);
+                    state.turns.entry(wanted.clone()).or_default().holder = Some(txn);
                     return Ok(turn());
                 }
-                Some(holder) if state.leads_to(holder, txn) => return Err(deadlock(shard)),
+                Some(holder) if state.leads_to(holder, txn) => return Err(deadlock(&wanted)),
                 Some(_) => {
                     let (grant, granted) = oneshot::channel();
-                    state.waits.insert(txn, shard.clone());
-                    state.shards.entry(shard.clone()).or_default().waiting.push_back((txn, grant));
+                    state.waits.insert(txn, wanted.clone());
+                    state.turns.entry(wanted.clone()).or_default().waiting.push_back((txn, grant));
                     granted
                 }
             }
         };
-        let mut waiting = Waiting { writers: self.clone(), shard: shard.clone(), txn, done: false };
+        let mut waiting = Waiting { writers: self.clone(), wanted: wanted.clone(), txn, done: false };
         let result = granted.await;
         waiting.done = result.is_ok();
         result.map(|()| turn()).map_err(|_| SqlError::new("57014", "canceling statement due to user request"))
+    }
+
+    /// Lets it be known that a statement on its own, which holds keys as `txn`, goes to a shard's writer; refused if the
+    /// writer's holder waits for one of the keys.
+    pub(crate) fn waits_at(self: &Arc<Self>, shard: &ShardId, txn: TxnNumber) -> Result<Waits, SqlError> {
+        let wanted = Wanted::Writer(shard.clone());
+        let mut state = self.state();
+        if let Some(holder) = state.turns.get(&wanted).and_then(|turn| turn.holder)
+            && state.leads_to(holder, txn)
+        {
+            return Err(deadlock(&wanted));
+        }
+        state.waits.insert(txn, wanted);
+        Ok(Waits { writers: self.clone(), txn })
     }
 
     /// Lets it be known that `txn` waits for all others; refused if one of them waits for it. Only one waits so at a
@@ -156,12 +209,16 @@ impl Writers {
     pub(crate) fn wait_for_all(self: &Arc<Self>, txn: TxnNumber) -> Result<WaitForAll, SqlError> {
         let mut state = self.state();
         let waits_for_it = |other: &&TxnNumber| **other != txn && state.leads_to(**other, txn);
-        if let Some(shard) = state.waits.keys().find(waits_for_it).and_then(|other| state.waits.get(other)) {
-            return Err(deadlock(shard));
+        if let Some(wanted) = state.waits.keys().find(waits_for_it).and_then(|other| state.waits.get(other)) {
+            return Err(deadlock(wanted));
         }
-        let held = state.shards.iter().filter(|(_, turn)| turn.holder == Some(txn)).map(|(shard, _)| shard);
-        if let Some(shard) = held.into_iter().find(|shard| state.alone.get(*shard).is_some_and(|count| *count > 0)) {
-            return Err(deadlock(shard));
+        let is_asked = |wanted: &Wanted| match wanted {
+            Wanted::Writer(shard) => state.alone.get(shard).is_some_and(|count| *count > 0),
+            Wanted::Key(..) => false,
+        };
+        let mut held = state.turns.iter().filter(|(_, turn)| turn.holder == Some(txn)).map(|(wanted, _)| wanted);
+        if let Some(wanted) = held.find(|wanted| is_asked(wanted)) {
+            return Err(deadlock(wanted));
         }
         state.for_all = Some(txn);
         Ok(WaitForAll { writers: self.clone() })
@@ -171,9 +228,10 @@ impl Writers {
     /// all others, of which it would be one.
     pub(crate) fn at_shard(self: &Arc<Self>, shard: &ShardId) -> Result<AtShard, SqlError> {
         let mut state = self.state();
-        let holder = state.shards.get(shard).and_then(|turn| turn.holder);
+        let wanted = Wanted::Writer(shard.clone());
+        let holder = state.turns.get(&wanted).and_then(|turn| turn.holder);
         if holder.is_some() && holder == state.for_all {
-            return Err(deadlock(shard));
+            return Err(deadlock(&wanted));
         }
         match state.alone.get_mut(shard) {
             Some(count) => *count += 1,
@@ -183,13 +241,13 @@ impl Writers {
     }
 
     /// Gives up a turn or a place in the queue, and lets the next one in.
-    fn leave(&self, shard: &ShardId, txn: TxnNumber) {
+    fn leave(&self, wanted: &Wanted, txn: TxnNumber) {
         let mut state = self.state();
         let state = &mut *state;
-        if state.waits.get(&txn) == Some(shard) {
+        if state.waits.get(&txn) == Some(wanted) {
             state.waits.remove(&txn);
         }
-        let Some(turn) = state.shards.get_mut(shard) else { return };
+        let Some(turn) = state.turns.get_mut(wanted) else { return };
         turn.waiting.retain(|(waiting, _)| *waiting != txn);
         if turn.holder != Some(txn) {
             return;
@@ -202,6 +260,10 @@ impl Writers {
                 return;
             }
             turn.holder = None;
+        }
+        // There are few writers, and any number of keys.
+        if matches!(wanted, Wanted::Key(..)) {
+            state.turns.remove(wanted);
         }
     }
 }

@@ -173,9 +173,10 @@ impl Stager<'_> {
             }
         }
         merge_groups(&mut groups, parts);
-        for (at, from) in groups {
+        // Before any piece takes its own conditions away, from which others follow.
+        let implied: Vec<Vec<Expr>> = groups.iter().map(|(_, from)| implied_parts(from, parts)).collect();
+        for ((at, from), implied) in groups.into_iter().zip(implied) {
             let rel = self.planner.fresh_rel();
-            let implied = implied_parts(&from, parts);
             let mut pushed = take_parts(&from, parts);
             pushed.extend(implied);
             if let Some(slot) = left.get_mut(at) {

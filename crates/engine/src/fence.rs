@@ -401,8 +401,7 @@ mod tests {
         let pin =
             Fence { scope: FenceScope::Tenant(tenant.clone()), version: RoutingVersion(5), mode: FenceMode::Closed };
         let table = FenceTable::from_fences([fence(0, 7, 1, FenceMode::Open), pin]).expect("valid");
-        let claim =
-            |tenant| Claim::new(RoutingVersion(5), vec![Claimed::Tenant(tenant, group(), BucketId(1))]);
+        let claim = |tenant| Claim::new(RoutingVersion(5), vec![Claimed::Tenant(tenant, group(), BucketId(1))]);
         assert!(table.check(&claim(tenant), Access::Write).is_err());
         assert!(table.check(&claim(None), Access::Write).is_ok());
     }
@@ -415,9 +414,8 @@ mod tests {
             Fence { scope, version: RoutingVersion(version), mode }
         };
         let mut table = FenceTable::from_fences([fence(0, 7, 3, FenceMode::Open)]).expect("valid");
-        let check = |table: &FenceTable, unit: Claimed, access| {
-            table.check(&Claim::new(RoutingVersion(3), vec![unit]), access)
-        };
+        let check =
+            |table: &FenceTable, unit: Claimed, access| table.check(&Claim::new(RoutingVersion(3), vec![unit]), access);
         let range = |make: fn(GroupName, BucketId, BucketId) -> Claimed| make(group(), BucketId(2), BucketId(5));
         let strangers = || Err(ShardError::Strangers { group: group() });
         for (version, mode, refused) in [(1, FenceMode::Closed, true), (1, FenceMode::Open, false)] {

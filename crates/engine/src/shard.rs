@@ -633,13 +633,7 @@ pub trait Shard: Send + Sync {
     /// that has been done already is left; [`ShardError::Conflict`] if a bucket stands elsewhere than a part says.
     async fn maintain(&self, claim: Claim, parts: Vec<EntryPart>) -> Result<()>;
     /// Deletes entries of an index, at most so many. Returns how many went.
-    async fn clear_entries(
-        &self,
-        claim: Claim,
-        table: &str,
-        of: EntriesOf,
-        limit: usize,
-    ) -> Result<u64>;
+    async fn clear_entries(&self, claim: Claim, table: &str, of: EntriesOf, limit: usize) -> Result<u64>;
     /// Buckets that have rows with certain keys, as the entries say; a bucket may be named twice.
     async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>>;
 

@@ -377,6 +377,31 @@ pub struct InsertPlan {
     pub returning: Option<Vec<Field>>,
     /// The columns that identify a row for `ON CONFLICT DO UPDATE`, which may not touch a row twice (21000).
     pub conflict_key: Option<Vec<usize>>,
+    /// The unique global indexes of the table.
+    pub unique: Vec<UniqueCheck>,
+    /// `ON CONFLICT` on a table that has unique global indexes: the router looks, and [`InsertPlan::row`] inserts.
+    pub upsert: Option<Box<Upsert>>,
+}
+
+/// A unique global index that rows are added to. Whoever adds a row holds its key, looks for rows that have it, and only
+/// then writes.
+#[derive(Debug)]
+pub struct UniqueCheck {
+    /// The index's name.
+    pub key: String,
+    /// The table of its entries.
+    pub entries: String,
+    /// Rows that have the key of a row whose columns are the parameters. It gives their primary keys.
+    pub rows: QueryPlan,
+}
+
+/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`].
+#[derive(Debug)]
+pub struct Upsert {
+    /// Rows that the new one conflicts with, for each unique key that is named, or that there is. They give primary keys.
+    pub conflicts: Vec<QueryPlan>,
+    /// What is done to such a row, with the fields of the insert's `RETURNING`; None for `DO NOTHING`.
+    pub update: Option<Plan>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -429,6 +454,8 @@ pub struct RewritePlan {
     pub target: InsertTarget,
     pub touches: Vec<Touch>,
     pub returning: Option<Vec<Field>>,
+    /// The unique global indexes of the table, for an update.
+    pub unique: Vec<UniqueCheck>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

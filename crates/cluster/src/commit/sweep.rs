@@ -94,8 +94,13 @@ async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), Sq
     let bounds = bounds(database);
     let mut txn = Txn::begin(database, modes, Arc::new(database.hold_schema().await?), ActsFor::Nobody)?;
     let version = database.routing.current().version();
-    let visit =
-        |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: vec![Claimed::Shared], still: None };
+    let visit = |shard: &ShardId| Visit {
+        shard: shard.clone(),
+        access: Access::Write,
+        version,
+        units: vec![Claimed::Shared],
+        still: None,
+    };
     let mut visits: Vec<Visit> = database.shard_names().iter().map(visit).collect();
     txn.enter(&mut visits, &bounds).await?;
     let insert = Statement::new("INSERT INTO counters (id, n) VALUES ($1, $1)", vec![Value::Int(n)]);

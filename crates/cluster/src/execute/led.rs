@@ -137,7 +137,8 @@ impl Runner<'_> {
                 bounds => bounds,
             },
         };
-        let ranges: Result<Vec<KeyRange>, NoOrder> = rows.iter().map(|row| key_range(index, row, range.as_ref())).collect();
+        let ranges: Result<Vec<KeyRange>, NoOrder> =
+            rows.iter().map(|row| key_range(index, row, range.as_ref())).collect();
         // A value of a type that no key can have: the statement itself says what that means.
         Ok(ranges.ok())
     }

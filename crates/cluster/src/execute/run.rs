@@ -21,8 +21,8 @@
 
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
-use super::led::Led;
 use super::inputs::{Inputs, Known, Owner, acts_for, dialect, tenant_value};
+use super::led::Led;
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};

@@ -473,7 +473,13 @@ impl Txn {
     pub(crate) async fn change_schema(&mut self, change: &Change, bounds: &Bounds) -> Result<(), SqlError> {
         let Next { guard, steps } = self.database.next_schema(&self.schema, change).await?;
         let version = guard.routing(&self.database.routing).version();
-        let visit = |shard: &ShardId| Visit { shard: shard.clone(), access: Access::Write, version, units: Vec::new(), still: None };
+        let visit = |shard: &ShardId| Visit {
+            shard: shard.clone(),
+            access: Access::Write,
+            version,
+            units: Vec::new(),
+            still: None,
+        };
         let mut visits: Vec<Visit> = steps.iter().map(|(shard, _)| visit(shard)).collect();
         self.enter(&mut visits, bounds).await?;
         let limits = bounds.limits(&*self.database.env);

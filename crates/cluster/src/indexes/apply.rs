@@ -121,7 +121,8 @@ impl Applier {
         loop {
             let Some(open) = database.upgrade() else { return };
             let env = open.env.clone();
-            let gone = open.shards.is_closed() || open.indexes.applier(&self.shard).is_none_or(|one| !Arc::ptr_eq(&one, &self));
+            let gone = open.shards.is_closed()
+                || open.indexes.applier(&self.shard).is_none_or(|one| !Arc::ptr_eq(&one, &self));
             if gone {
                 return;
             }
@@ -231,7 +232,8 @@ async fn read_page(
     let open = database.shards.get(shard).await?;
     match open.changes(turn.position, PAGE).await {
         Err(ShardError::Trimmed { trimmed }) => {
-            let why = format!("the change log of shard {shard} begins at {trimmed}, it was read up to {}", turn.position);
+            let why =
+                format!("the change log of shard {shard} begins at {trimmed}, it was read up to {}", turn.position);
             Err(Trouble::Lost(turn.following.keys().cloned().collect(), why))
         }
         Err(ShardError::Stopped(_)) => {
@@ -291,7 +293,8 @@ pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>) -> Res
     for attempt in 0.. {
         let policy = database.routing.current();
         let batches = batches(&policy, parts)?;
-        let written = futures::future::join_all(batches.into_iter().map(|batch| batch.write(database, policy.version())));
+        let written =
+            futures::future::join_all(batches.into_iter().map(|batch| batch.write(database, policy.version())));
         let (mut left, mut failed) = (Vec::new(), None);
         for (batch, error) in written.await.into_iter().flatten() {
             left.extend(batch);
@@ -389,7 +392,9 @@ pub(super) async fn positions(database: &Database, index: &Watched, source: &Sha
             through: Some(vec![Value::Bytes(key.clone()), Value::Int(i64::MAX)]),
         };
         for row in snapshot.page(&range, POSITIONS_PAGE).await?.rows {
-            let (Unit::Bucket(_, bucket), Some(Value::Int(position))) = (&row.unit, row.values.get(2)) else { continue };
+            let (Unit::Bucket(_, bucket), Some(Value::Int(position))) = (&row.unit, row.values.get(2)) else {
+                continue;
+            };
             if policy.shard_of_bucket(&group, *bucket) == Some(shard)
                 && let Some(come) = come.get_mut(bucket.0 as usize)
             {

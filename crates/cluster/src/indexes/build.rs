@@ -99,8 +99,7 @@ async fn build_shard(
     let from = snapshot.seq();
     count_rows(database, index, shard, &mut *snapshot).await?;
     drop(snapshot);
-    let mut following =
-        Following { index: index.clone(), come: vec![from; ENTRY_BUCKETS as usize], counted };
+    let mut following = Following { index: index.clone(), come: vec![from; ENTRY_BUCKETS as usize], counted };
     begin_at(database, index, shard, from).await?;
     catch_up(database, shard, &*open, from, &mut following).await?;
     open.remove_consumer(&stream).await.map_err(|error| error.for_people())

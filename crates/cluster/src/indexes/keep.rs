@@ -50,7 +50,8 @@ pub(super) fn start(database: &Arc<Database>) {
                     RETRY
                 }
             };
-            let told = futures::future::select(Box::pin(indexes.news.notified()), Box::pin(indexes.watch.lost.notified()));
+            let told =
+                futures::future::select(Box::pin(indexes.news.notified()), Box::pin(indexes.watch.lost.notified()));
             futures::future::select(told, env.sleep(pause)).await;
         }
     }));
@@ -89,7 +90,8 @@ async fn stop_all(database: &Database) -> Result<(), SqlError> {
 /// Each shard has an applier, and no applier is without its shard.
 async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
     let names: BTreeSet<ShardId> = database.shard_names().into_iter().collect();
-    let gone: Vec<ShardId> = lock(&database.indexes.appliers).keys().filter(|name| !names.contains(name)).cloned().collect();
+    let gone: Vec<ShardId> =
+        lock(&database.indexes.appliers).keys().filter(|name| !names.contains(name)).cloned().collect();
     for name in gone {
         lock(&database.indexes.appliers).remove(&name);
         database.indexes.watch.remove_log(&name);
@@ -171,11 +173,7 @@ async fn join_built(database: &Database, index: &Arc<Watched>, record: &IndexRec
     Ok(())
 }
 
-async fn build_index(
-    database: &Arc<Database>,
-    index: &Arc<Watched>,
-    record: &mut IndexRecord,
-) -> Result<(), SqlError> {
+async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
     let indexes = &database.indexes;
     let entries = &index.definition.entries;
     begin_build(database, index).await?;

@@ -140,12 +140,8 @@ impl Database {
         if repair && !repairs.is_empty() {
             verified.repaired += repairs.values().map(|part| part.len() as u64).sum::<u64>();
             let table = index.definition.entries.to_string();
-            let part = |(bucket, deltas)| EntryPart {
-                table: table.clone(),
-                bucket: BucketId(bucket),
-                progress: None,
-                deltas,
-            };
+            let part =
+                |(bucket, deltas)| EntryPart { table: table.clone(), bucket: BucketId(bucket), progress: None, deltas };
             write(self, repairs.into_iter().map(part).collect()).await.map_err(SqlError::from)?;
         }
         Ok(())
@@ -209,7 +205,9 @@ impl Database {
                     if !piece.contains(&entry_bucket.0) || owner(entry_bucket.0) != Some(shard) {
                         continue;
                     }
-                    let [Value::Bytes(key), Value::Int(bucket), Value::Int(rows)] = row.values.as_slice() else { continue };
+                    let [Value::Bytes(key), Value::Int(bucket), Value::Int(rows)] = row.values.as_slice() else {
+                        continue;
+                    };
                     if Source::shard(key).is_none() {
                         counts.insert((entry_bucket.0, key.clone(), BucketId(*bucket as u32)), *rows);
                     }

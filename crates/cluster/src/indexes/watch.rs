@@ -194,7 +194,9 @@ impl Watch {
             let Some(mut definition) = Definition::of(table, key, schema.version) else { continue };
             let known = before.all.get(&definition.entries);
             let watched = match known {
-                Some(known) if known.definition.reads_alike(&definition) && known.definition.name == definition.name => {
+                Some(known)
+                    if known.definition.reads_alike(&definition) && known.definition.name == definition.name =>
+                {
                     known.clone()
                 }
                 known => {

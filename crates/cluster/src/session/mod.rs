@@ -32,8 +32,8 @@
 mod configure;
 mod copy;
 mod cursor;
-pub(crate) mod known;
 mod indexes;
+pub(crate) mod known;
 mod moves;
 pub(crate) mod plans;
 mod progress;
@@ -494,7 +494,14 @@ impl Session {
         }
         let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
         let first = bounds.of_first_try();
-        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &first, led: Led::default() };
+        let runner = Runner {
+            database: &database,
+            schema: &guard,
+            sources: &knowledge,
+            params,
+            bounds: &first,
+            led: Led::default(),
+        };
         match runner.run(plan, Within::Nothing).await {
             Ok(output) => {
                 let tag = RowsKind::Select.tag(output.rows.len() as u64);
@@ -583,7 +590,14 @@ impl Session {
             return Err(SqlError::new("25006", message));
         }
         let database = self.database.clone();
-        let runner = Runner { database: &database, schema: &guard, sources: &knowledge, params, bounds: &bounds, led: Led::default() };
+        let runner = Runner {
+            database: &database,
+            schema: &guard,
+            sources: &knowledge,
+            params,
+            bounds: &bounds,
+            led: Led::default(),
+        };
         let output = match self.open.is_some() {
             false => runner.run(plan, Within::Nothing).await?,
             true => {

@@ -1,5 +1,6 @@
 //! The failures of asynchronous index maintenance that were shown by running the original, each by its name there.
 
+use super::World;
 use super::harness::{Client, Db};
 use isles_engine::shard::KeyRange;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(crate) async fn by_email(client: &mut Client, email: &str) -> Vec<String> {
 }
 
 /// I-23, I-24, RUN A: a new value is found before anybody has brought it to the index, by reads and by writes.
-pub(crate) async fn update_visible_before_apply(db: Db) {
+pub(crate) async fn update_visible_before_apply(db: World) {
     let mut client = users(&db).await;
     for id in 0..40 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'old{id}', 0)")).await;
@@ -37,7 +38,7 @@ pub(crate) async fn update_visible_before_apply(db: Db) {
 }
 
 /// I-23, I2: what was committed before the process went is in the index after it has come back.
-pub(crate) async fn lost_enqueue_impossible(db: Db) {
+pub(crate) async fn lost_enqueue_impossible(db: World) {
     let mut client = users(&db).await;
     for id in 0..30 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
@@ -56,7 +57,7 @@ pub(crate) async fn lost_enqueue_impossible(db: Db) {
 }
 
 /// I-23, RUN C: rows that come while the index is compared with the rows stay in it.
-pub(crate) async fn insert_between_scan_and_compare(db: Db) {
+pub(crate) async fn insert_between_scan_and_compare(db: World) {
     let mut client = users(&db).await;
     let writer = tokio::spawn({
         let mut client = db.client();
@@ -77,9 +78,11 @@ pub(crate) async fn insert_between_scan_and_compare(db: Db) {
 }
 
 /// I-24, RUN E, RUN 4: the empty string, null, '007', true, 2^53+1, blobs and letters in either case.
-pub(crate) async fn keys_are_stored_values(db: Db) {
+pub(crate) async fn keys_are_stored_values(db: World) {
     let mut client = db.client();
-    client.run("CREATE TABLE odd (id int PRIMARY KEY, t text, i bigint, b boolean, x bytea, d numeric, c char(5))").await;
+    client
+        .run("CREATE TABLE odd (id int PRIMARY KEY, t text, i bigint, b boolean, x bytea, d numeric, c char(5))")
+        .await;
     for column in ["t", "i", "b", "x", "d", "c"] {
         client.run(&format!("CREATE INDEX odd_{column} ON odd ({column}) WITH (global)")).await;
     }
@@ -122,7 +125,7 @@ pub(crate) async fn keys_are_stored_values(db: Db) {
 }
 
 /// I-24, RUN 2: of two rows with one key on one shard, one goes and the other is still found.
-pub(crate) async fn duplicate_key_delete(db: Db) {
+pub(crate) async fn duplicate_key_delete(db: World) {
     let mut client = users(&db).await;
     for id in 0..40 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'same', 0)")).await;
@@ -137,7 +140,7 @@ pub(crate) async fn duplicate_key_delete(db: Db) {
 }
 
 /// I-24, RUN 3: the new value of a row is found that was found by its old one.
-pub(crate) async fn update_by_indexed_column(db: Db) {
+pub(crate) async fn update_by_indexed_column(db: World) {
     let mut client = users(&db).await;
     for id in 0..20 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'a{id}', 0)")).await;
@@ -154,7 +157,7 @@ pub(crate) async fn update_by_indexed_column(db: Db) {
 }
 
 /// I-27, RUN 1: rows that were there before the index are found by it.
-pub(crate) async fn build_on_populated_table(db: Db) {
+pub(crate) async fn build_on_populated_table(db: World) {
     let mut client = db.client();
     client.run("CREATE TABLE users (id int PRIMARY KEY, email text, n int) WITH (\"group\" = 'users')").await;
     client.run("INSERT INTO users SELECT i, 'e' || i % 300, 0 FROM generate_series(1, 3000) AS s (i)").await;
@@ -171,7 +174,7 @@ pub(crate) async fn build_on_populated_table(db: Db) {
 }
 
 /// I-27, RUN 13: rows that come, change and go while an index is built are in it as they are in the end.
-pub(crate) async fn insert_during_build(db: Db) {
+pub(crate) async fn insert_during_build(db: World) {
     let mut client = db.client();
     client.run("CREATE TABLE users (id int PRIMARY KEY, email text, n int) WITH (\"group\" = 'users')").await;
     client.run("INSERT INTO users SELECT i, 'e' || i % 100, 0 FROM generate_series(1, 4000) AS s (i)").await;
@@ -199,7 +202,7 @@ pub(crate) async fn insert_during_build(db: Db) {
 }
 
 /// I-24, RUN 14, 14b: some of an index's columns, and ranges of them.
-pub(crate) async fn composite_prefix_and_range(db: Db) {
+pub(crate) async fn composite_prefix_and_range(db: World) {
     let mut client = db.client();
     client.run("CREATE TABLE visits (id int PRIMARY KEY, country text, city text, year int)").await;
     client.run("CREATE INDEX visits_where ON visits (country, city, year) WITH (global)").await;
@@ -234,7 +237,7 @@ pub(crate) async fn composite_prefix_and_range(db: Db) {
 }
 
 /// I-28, RUN 11: an index leads to where rows have been moved, during a move and after it, and a move changes no entry.
-pub(crate) async fn move_keeps_index(db: Db) {
+pub(crate) async fn move_keeps_index(db: World) {
     let mut client = users(&db).await;
     for id in 0..100 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'e{}', 0)", id % 20)).await;

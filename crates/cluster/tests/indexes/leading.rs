@@ -1,5 +1,6 @@
 //! Which shards a statement goes to, and when an index cannot say.
 
+use super::World;
 use super::failures::{by_email, settle, users};
 use super::harness::Db;
 use isles_kernel::names::ShardId;
@@ -15,7 +16,7 @@ fn asked(before: &[(ShardId, u64)], after: &[(ShardId, u64)]) -> usize {
 }
 
 /// A statement by an indexed column asks one shard, where one has the key, and none where none has it.
-pub(crate) async fn an_index_leads_to_the_shards_that_have_the_key(db: Db) {
+pub(crate) async fn an_index_leads_to_the_shards_that_have_the_key(db: World) {
     let mut client = users(&db).await;
     for id in 0..100 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
@@ -41,7 +42,7 @@ pub(crate) async fn an_index_leads_to_the_shards_that_have_the_key(db: Db) {
 }
 
 /// I-22: rows of a transaction are found by it before anybody else knows of them.
-pub(crate) async fn a_transaction_sees_its_own_rows(db: Db) {
+pub(crate) async fn a_transaction_sees_its_own_rows(db: World) {
     let mut client = users(&db).await;
     for id in 0..20 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
@@ -66,7 +67,7 @@ pub(crate) async fn a_transaction_sees_its_own_rows(db: Db) {
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
 }
 
-pub(crate) async fn an_index_is_dropped_with_its_entries(db: Db) {
+pub(crate) async fn an_index_is_dropped_with_its_entries(db: World) {
     let mut client = users(&db).await;
     client.run("INSERT INTO users VALUES (1, 'a', 0)").await;
     client.run("DROP INDEX users_email").await;
@@ -82,7 +83,7 @@ pub(crate) async fn an_index_is_dropped_with_its_entries(db: Db) {
 }
 
 /// Rows that were written before their table's columns moved, and are applied after.
-pub(crate) async fn columns_may_move(db: Db) {
+pub(crate) async fn columns_may_move(db: World) {
     let mut client = db.client();
     client.run("CREATE TABLE users (id int PRIMARY KEY, gone text, email text)").await;
     client.run("CREATE INDEX users_email ON users (email) WITH (global)").await;
@@ -104,7 +105,7 @@ pub(crate) async fn columns_may_move(db: Db) {
 }
 
 /// I-28: shards come, take entries and rows, and go.
-pub(crate) async fn shards_come_and_go(db: Db) {
+pub(crate) async fn shards_come_and_go(db: World) {
     let mut client = users(&db).await;
     for id in 0..100 {
         client.run(&format!("INSERT INTO users VALUES ({id}, 'e{}', 0)", id % 20)).await;

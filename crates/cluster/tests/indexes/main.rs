@@ -10,6 +10,48 @@ mod failures;
 mod harness;
 mod leading;
 
+use harness::Db;
+use isles_cluster::database::Config;
+
+const SHARDS: usize = 4;
+
+/// A database, and how it is opened again.
+pub(crate) struct World {
+    db: Db,
+    config: Config,
+}
+
+impl World {
+    async fn sqlite() -> World {
+        World::open(|folder| Config::sqlite(folder, SHARDS)).await
+    }
+
+    async fn postgres() -> World {
+        let urls = || [(); SHARDS].map(|()| isles_sim::pgserver::shared().create_database());
+        let urls = tokio::task::spawn_blocking(urls).await.unwrap();
+        World::open(|folder| Config::postgres(folder, urls.into())).await
+    }
+
+    async fn open(config: impl FnOnce(&std::path::Path) -> Config) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        World { db: Db::open(folder, &config).await, config }
+    }
+
+    /// Closes it and opens it again, as a restart does.
+    pub(crate) async fn reopen(self) -> World {
+        World { db: self.db.reopen(&self.config).await, config: self.config }
+    }
+}
+
+impl std::ops::Deref for World {
+    type Target = Db;
+
+    fn deref(&self) -> &Db {
+        &self.db
+    }
+}
+
 /// Runs tests over four shards of each engine. One that is not listed is never run, and the compiler says so.
 macro_rules! on_both_engines {
     ($of:ident: $($test:ident,)*) => {
@@ -17,15 +59,13 @@ macro_rules! on_both_engines {
             mod over_sqlite {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    crate::$of::$test(crate::harness::Db::sqlite(4).await).await;
+                    crate::$of::$test(crate::World::sqlite().await).await;
                 })*
             }
             mod over_postgres {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    let urls = || [(); 4].map(|()| isles_sim::pgserver::shared().create_database());
-                    let urls = tokio::task::spawn_blocking(urls).await.unwrap();
-                    crate::$of::$test(crate::harness::Db::postgres(urls.into()).await).await;
+                    crate::$of::$test(crate::World::postgres().await).await;
                 })*
             }
         }

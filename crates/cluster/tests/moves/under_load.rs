@@ -132,11 +132,10 @@ pub(crate) async fn stale_gateway_write_is_fenced(world: World) {
     let name = world.tenant_with_rows("acme", 1).await;
     let old = world.database().current_routing();
     world.move_to(1, tenants(&[&name])).await;
-    let claim = Claim::new(old.version(), vec![Claimed::Tenant(
-            Some(tenant(&name)),
-            old.tenant_group().clone(),
-            old.bucket_of_tenant(&tenant(&name)),
-        )]);
+    let claim = Claim::new(
+        old.version(),
+        vec![Claimed::Tenant(Some(tenant(&name)), old.tenant_group().clone(), old.bucket_of_tenant(&tenant(&name)))],
+    );
     let source = world.database().shard(&shard(0)).await.unwrap();
     let write = Statement::new("UPDATE notes SET n = 99", Vec::<Value>::new()).writing();
     let request = Request::write(claim, vec![write]).acting_for(ActsFor::Tenant(Some(tenant(&name))));

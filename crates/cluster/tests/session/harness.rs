@@ -13,7 +13,6 @@ use std::sync::Arc;
 pub(crate) struct Db {
     pub(crate) database: Arc<Database>,
     pub(crate) folder: tempfile::TempDir,
-    config: Config,
 }
 
 pub(crate) fn env() -> Arc<dyn Env> {
@@ -24,18 +23,18 @@ impl Db {
     pub(crate) async fn sqlite(shards: usize) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::sqlite(folder.path(), shards);
-        Db::open(folder, config).await
+        Db::open(folder, &config).await
     }
 
     pub(crate) async fn postgres(urls: Vec<String>) -> Db {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::postgres(folder.path(), urls);
-        Db::open(folder, config).await
+        Db::open(folder, &config).await
     }
 
-    async fn open(folder: tempfile::TempDir, config: Config) -> Db {
+    pub(crate) async fn open(folder: tempfile::TempDir, config: &Config) -> Db {
         let database = Database::open(config.clone(), env()).await.expect("it opens");
-        Db { database, folder, config }
+        Db { database, folder }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -51,17 +50,14 @@ impl Db {
 
     /// Closes it and opens it again, as a restart does.
     pub(crate) async fn restart(self, shards: usize) -> Db {
-        self.database.close().await.expect("it closes");
-        let Db { database, folder, .. } = self;
-        drop(database);
-        let config = Config::sqlite(folder.path(), shards);
-        Db::open(folder, config).await
+        let config = Config::sqlite(self.folder.path(), shards);
+        self.reopen(&config).await
     }
 
-    /// The same, with the shards that it had.
-    pub(crate) async fn reopen(self) -> Db {
+    /// The same, with shards of any kind.
+    pub(crate) async fn reopen(self, config: &Config) -> Db {
         self.database.close().await.expect("it closes");
-        let Db { database, folder, config } = self;
+        let Db { database, folder } = self;
         drop(database);
         Db::open(folder, config).await
     }

@@ -593,13 +593,7 @@ impl Shard for PostgresShard {
         self.inner.within_commit(OWN_LIMIT, &commit, work).await
     }
 
-    async fn clear_entries(
-        &self,
-        claim: Claim,
-        table: &str,
-        of: EntriesOf,
-        limit: usize,
-    ) -> Result<u64> {
+    async fn clear_entries(&self, claim: Claim, table: &str, of: EntriesOf, limit: usize) -> Result<u64> {
         let commit = Commit::default();
         let work = async {
             let schema = self.inner.current_schema().await?;

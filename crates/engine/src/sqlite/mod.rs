@@ -509,13 +509,7 @@ impl Shard for SqliteShard {
         .await
     }
 
-    async fn clear_entries(
-        &self,
-        claim: Claim,
-        table: &str,
-        of: EntriesOf,
-        limit: usize,
-    ) -> Result<u64> {
+    async fn clear_entries(&self, claim: Claim, table: &str, of: EntriesOf, limit: usize) -> Result<u64> {
         let table = table.to_string();
         self.write(OWN_WRITE_TIME, move |writer| {
             writer.state.fences.check(&claim, Access::Write)?;

@@ -229,6 +229,7 @@ pub(crate) fn error_name(error: &ShardError) -> &'static str {
         ShardError::OtherTenant => "other tenant",
         ShardError::Statement(_) => "statement",
         ShardError::Conflict(_) => "conflict",
+        ShardError::Overtaken => "overtaken",
         ShardError::Cancelled => "cancelled",
         ShardError::TimedOut => "timed out",
         ShardError::Limit { .. } => "limit",

@@ -126,7 +126,8 @@ impl KeyRange {
     pub fn entry_bucket(&self, buckets: u32) -> Option<u32> {
         let first = first_part(&self.low)?;
         let within = first.len() < self.low.len() || self.high == successor(&self.low);
-        let same = self.high.as_ref().is_some_and(|high| high.starts_with(first) || Some(high) == successor(first).as_ref());
+        let same =
+            self.high.as_ref().is_some_and(|high| high.starts_with(first) || Some(high) == successor(first).as_ref());
         (within && same).then(|| bucket_of(first, buckets))
     }
 }
@@ -355,7 +356,11 @@ mod tests {
 
     #[test]
     fn keys_sort_as_values_do() {
-        sorted(["-Infinity", "-100", "-99.5", "-1", "-0.01", "0", "0.001", "0.01", "1", "1.01", "2", "10", "11", "1e20"].map(number).to_vec());
+        sorted(
+            ["-Infinity", "-100", "-99.5", "-1", "-0.01", "0", "0.001", "0.01", "1", "1.01", "2", "10", "11", "1e20"]
+                .map(number)
+                .to_vec(),
+        );
         sorted(vec![number("Infinity"), number("NaN")]);
         sorted(
             [f64::NEG_INFINITY, -1e9, -1.0, -1e-9, 0.0, 1e-9, 1.0, f64::INFINITY, f64::NAN].map(Value::Float).to_vec(),
@@ -409,9 +414,8 @@ mod tests {
             ("[ab\0]{0,4}", "[ab\0]{0,4}").prop_map(|(a, b)| (Value::Text(a), Value::Text(b))),
             any::<(Vec<u8>, Vec<u8>)>().prop_map(|(a, b)| (Value::Bytes(a), Value::Bytes(b))),
             any::<(f64, f64)>().prop_map(|(a, b)| (Value::Float(a), Value::Float(b))),
-            (-99_999i64..99_999, 0u32..6, -99_999i64..99_999, 0u32..6).prop_map(|(a, x, b, y)| {
-                (number(&format!("{a}e-{x}")), number(&format!("{b}e-{y}")))
-            }),
+            (-99_999i64..99_999, 0u32..6, -99_999i64..99_999, 0u32..6)
+                .prop_map(|(a, x, b, y)| { (number(&format!("{a}e-{x}")), number(&format!("{b}e-{y}"))) }),
         ]
     }
 

@@ -141,6 +141,8 @@ impl Planner {
             touches,
             returning,
             conflict_key,
+            unique: Vec::new(),
+            upsert: None,
             table,
         })
     }
@@ -304,6 +306,7 @@ impl Planner {
             shard_key: shard_key(&table),
             target: insert_target(&table),
             returning: rows.returning.map(|returning| returning.columns),
+            unique: Vec::new(),
             table,
         }))
     }

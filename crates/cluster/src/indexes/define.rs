@@ -1,14 +1,14 @@
 //! What an index is over.
 
+use crate::execute::run::column_type;
 use isles_kernel::index::IndexKey;
 use isles_kernel::index::key::{NoOrder, Part};
 use isles_kernel::names::{GroupName, SchemaVersion};
 use isles_kernel::schema::{Key, KeyOver, Table};
 use isles_kernel::value::Value;
+use isles_sql::text;
+use isles_sql::types::{self, Type};
 use std::sync::Arc;
-
-/// PostgreSQL's number of `character(n)`.
-const BPCHAR: u32 = 1042;
 
 /// A global index, as far as keys are made from rows.
 #[derive(Debug, Clone)]
@@ -25,9 +25,11 @@ pub(crate) struct Definition {
     columns: Vec<Column>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Column {
+    name: String,
     at: usize,
+    ty: Type,
     padded: bool,
 }
 
@@ -49,7 +51,8 @@ impl Definition {
         };
         let column = |name: &&String| {
             let at = table.position(name)?;
-            Some(Column { at, padded: table.columns[at].sql_type.is_some_and(|ty| ty.oid == BPCHAR) })
+            let ty = column_type(table, at);
+            Some(Column { name: (*name).clone(), at, ty, padded: ty.oid == types::BPCHAR })
         };
         Some(Definition {
             entries: Arc::from(entries.as_str()),
@@ -76,6 +79,28 @@ impl Definition {
     pub(crate) fn key_of(&self, row: &[Value]) -> Result<Option<IndexKey>, NoOrder> {
         let part = |column: &Column| Part { value: row.get(column.at).unwrap_or(&Value::Null), padded: column.padded };
         IndexKey::of(self.columns.iter().map(part)).map(Some)
+    }
+
+    /// What the key of a row is made of; None if the index leaves it out.
+    pub(crate) fn values_of(&self, row: &[Value]) -> Option<Vec<Value>> {
+        Some(self.columns.iter().map(|column| row.get(column.at).cloned().unwrap_or(Value::Null)).collect())
+    }
+
+    /// The key that is made of these.
+    pub(crate) fn key_from(&self, values: &[Value]) -> Result<IndexKey, NoOrder> {
+        IndexKey::of(values.iter().enumerate().map(|(at, value)| Part { value, padded: self.is_padded(at) }))
+    }
+
+    /// These values, as an error names them: `Key (email)=(a@b)`.
+    pub(crate) fn shown(&self, values: &[Value]) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        let text = |(column, value): (&Column, &Value)| {
+            let mut out = Vec::new();
+            text::output(value, column.ty, &text::Settings::default(), &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        let values: Vec<String> = self.columns.iter().zip(values).map(text).collect();
+        format!("Key ({})=({})", names.join(", "), values.join(", "))
     }
 
     pub(crate) fn is_padded(&self, column: usize) -> bool {

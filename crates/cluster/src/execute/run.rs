@@ -438,7 +438,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    pub(super) async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+    pub(super) async fn run_plan(
+        &self,
+        plan: &Plan,
+        txn: &mut Txn,
+        policy: &Arc<RoutingPolicy>,
+    ) -> Result<Output, SqlError> {
         match plan {
             Plan::Query(plan) => {
                 let access = if plan.locks { Access::Write } else { Access::Read };
@@ -801,7 +806,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    async fn rewrite(&self, plan: &RewritePlan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+    async fn rewrite(
+        &self,
+        plan: &RewritePlan,
+        txn: &mut Txn,
+        policy: &Arc<RoutingPolicy>,
+    ) -> Result<Output, SqlError> {
         let found = self.node(&plan.rows.root, Access::Write, txn, policy).await?;
         self.reserve_new(plan, &found, txn, policy).await?;
         let mut steps = Rewrite::default();

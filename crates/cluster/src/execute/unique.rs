@@ -247,7 +247,8 @@ impl Runner<'_> {
         mut txn: Option<&mut Txn>,
         policy: &Arc<RoutingPolicy>,
     ) -> Result<(), SqlError> {
-        let (own, new): (Vec<&Added<'_>>, Vec<&Added<'_>>) = all.iter().partition(|added| known.contains(&added.wanted()));
+        let (own, new): (Vec<&Added<'_>>, Vec<&Added<'_>>) =
+            all.iter().partition(|added| known.contains(&added.wanted()));
         let mut doubtful = own;
         for some in new.chunks(KEYS_AT_ONCE) {
             if !self.nobody_has(some, policy).await {
@@ -395,7 +396,8 @@ impl Runner<'_> {
             return Ok(());
         }
         let (width, key) = (plan.table.columns.len(), plan.table.key_positions());
-        let instead = found.iter().map(|row| key_bytes(&key.iter().map(|at| row[*at].clone()).collect::<Row>())).collect();
+        let instead =
+            found.iter().map(|row| key_bytes(&key.iter().map(|at| row[*at].clone()).collect::<Row>())).collect();
         let new: Vec<Row> = found.iter().map(|row| row[width..2 * width].to_vec()).collect();
         self.reserve(&plan.table, &plan.unique, &new, &instead, txn, policy).await
     }
@@ -434,7 +436,8 @@ impl Runner<'_> {
             // From here on the row's own shard does not change under a SQLite transaction's hands.
             txn.enter(&mut self.visits(&work.places(), Access::Write, policy), self.bounds).await?;
             let Some(key) = self.first_conflict(upsert, &params, txn, policy).await? else {
-                self.reserve(&plan.table, &plan.unique, std::slice::from_ref(&row), &BTreeSet::new(), txn, policy).await?;
+                self.reserve(&plan.table, &plan.unique, std::slice::from_ref(&row), &BTreeSet::new(), txn, policy)
+                    .await?;
                 return self.insert_placed(plan, work, txn, policy).await.map_err(came_meanwhile);
             };
             let Some(update) = &upsert.update else { return Ok(Output::default()) };
@@ -469,7 +472,8 @@ impl Runner<'_> {
 /// A row with the same key was committed after the look: the next look finds it.
 fn came_meanwhile(error: SqlError) -> SqlError {
     match error.sqlstate {
-        "23505" => SqlError::new("40001", "could not serialize access due to concurrent insert").with_hint("retry the transaction"),
+        "23505" => SqlError::new("40001", "could not serialize access due to concurrent insert")
+            .with_hint("retry the transaction"),
         _ => error,
     }
 }

@@ -9,6 +9,7 @@ mod failures;
 #[allow(dead_code, reason = "shared with the tests of sessions")]
 mod harness;
 mod leading;
+mod unique;
 
 use harness::Db;
 use isles_cluster::database::Config;
@@ -93,5 +94,19 @@ mod runs {
         an_index_is_dropped_with_its_entries,
         columns_may_move,
         shards_come_and_go,
+    }
+    on_both_engines! {
+        unique:
+        unique_across_shards,
+        rows_of_one_statement_are_unique_too,
+        no_phantom_reservations,
+        updates_keep_keys_unique,
+        a_transaction_knows_its_own_keys,
+        contended_keys_have_one_owner,
+        a_key_is_waited_for,
+        a_ring_of_keys_is_found,
+        duplicates_are_named,
+        keys_stay_unique_while_an_index_is_built_and_rows_move,
+        keys_are_free_after_a_restart,
     }
 }

@@ -16,6 +16,7 @@ mod place;
 mod probe;
 mod query;
 mod stage;
+mod unique;
 pub(crate) mod walk;
 mod write;
 
@@ -76,16 +77,22 @@ impl Plan {
                     query.root.fragments(&mut found);
                 }
                 found.push(&plan.row);
+                checked(&plan.unique, &mut found);
             }
             Plan::Modify(plan) => found.push(&plan.fragment),
             Plan::Rewrite(plan) => {
                 plan.rows.root.fragments(&mut found);
                 found.extend([&plan.delete, &plan.insert]);
                 found.extend(&plan.update);
+                checked(&plan.unique, &mut found);
             }
         }
         found
     }
+}
+
+fn checked<'a>(checks: &'a [UniqueCheck], found: &mut Vec<&'a Fragment>) {
+    checks.iter().for_each(|check| check.rows.root.fragments(found));
 }
 
 fn of_tenant(target: &Target, touches: &[Touch]) -> bool {
@@ -391,7 +398,9 @@ pub struct UniqueCheck {
     pub key: String,
     /// The table of its entries.
     pub entries: String,
-    /// Rows that have the key of a row whose columns are the parameters. It gives their primary keys.
+    /// Rows that have the key of a row whose columns are the parameters: parameter i is the table's column i. It gives
+    /// their primary keys, which for an update may be the row's own. A row whose key has a null in it, or that a partial
+    /// index leaves out, finds nothing.
     pub rows: QueryPlan,
 }
 
@@ -454,7 +463,7 @@ pub struct RewritePlan {
     pub target: InsertTarget,
     pub touches: Vec<Touch>,
     pub returning: Option<Vec<Field>>,
-    /// The unique global indexes of the table, for an update.
+    /// The unique global indexes of the table, for an update, to be asked with a row's new columns.
     pub unique: Vec<UniqueCheck>,
 }
 

@@ -61,7 +61,7 @@ const HELD_LOOK: Duration = Duration::from_millis(50);
 /// How often a statement that conflicts with another is sent again.
 pub(super) const ATTEMPTS: u32 = 8;
 /// After so many attempts indexes are not asked any more.
-pub(super) const LED_ATTEMPTS: u32 = 3;
+const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
@@ -124,8 +124,9 @@ impl<'a> Runner<'a> {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
                 let begins = !txn.has_begun();
-                let mut held = None;
+                let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
                 loop {
+                    attempt += 1;
                     let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
                     // Boxed, here and below: the way of most statements, one request, stays a small future.
                     let output = Box::pin(self.run_within(plan, txn, &policy)).await;
@@ -136,6 +137,11 @@ impl<'a> Runner<'a> {
                             self.led.forget();
                             txn.start_over().await;
                             self.hold(&mut held, error).await?;
+                        }
+                        Err(error) if begins && attempt < ATTEMPTS && self.is_tried_again(&error) => {
+                            self.forget_led(attempt);
+                            txn.start_over().await;
+                            self.pause(&mut pause).await?;
                         }
                         output => return output,
                     }
@@ -158,18 +164,29 @@ impl<'a> Runner<'a> {
                     policy = self.hold(&mut held, error).await?;
                 }
                 Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
-                    self.bounds.check(&*self.database.env)?;
-                    self.led.forget();
-                    if attempt >= LED_ATTEMPTS {
-                        self.led.give_up();
-                    }
-                    self.database.env.sleep(pause).await;
-                    pause *= 2;
+                    self.forget_led(attempt);
+                    self.pause(&mut pause).await?;
                     policy = self.database.routing.refresh().await?;
                 }
                 result => return result,
             }
         }
+    }
+
+    /// What indexes have said is of another moment; one that keys are added to all the time is not asked for ever.
+    pub(super) fn forget_led(&self, attempt: u32) {
+        self.led.forget();
+        if attempt >= LED_ATTEMPTS {
+            self.led.give_up();
+        }
+    }
+
+    /// Between two attempts, each time twice as long.
+    pub(super) async fn pause(&self, pause: &mut Duration) -> Result<(), SqlError> {
+        self.bounds.check(&*self.database.env)?;
+        self.database.env.sleep(*pause).await;
+        *pause *= 2;
+        Ok(())
     }
 
     /// Whether nothing has happened of a statement, and it may go better the next time.
@@ -221,10 +238,15 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
-        let mut held = None;
+        let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
         loop {
+            attempt += 1;
             match self.stream_once(plan, node).await {
                 Err(error) if error.moved => drop(self.hold(&mut held, error).await?),
+                Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
+                    self.forget_led(attempt);
+                    self.pause(&mut pause).await?;
+                }
                 stream => return stream.map(Some),
             }
         }

@@ -17,7 +17,7 @@
 
 use super::bounds::Bounds;
 use super::led::Led;
-use super::run::{ATTEMPTS, FIRST_PAUSE, LED_ATTEMPTS, Output, Runner, only};
+use super::run::{ATTEMPTS, FIRST_PAUSE, Output, Runner, only};
 use super::target::{Nobody, Places};
 use super::transaction::{Modes, Seat, Txn, wait_for_turn};
 use crate::commit::writers::{TxnNumber, Waits, Wanted, WriterTurn};
@@ -341,13 +341,9 @@ impl Runner<'_> {
         for attempt in 1.. {
             match self.look_once(node, except, &policy).await {
                 Err(error) if error.moved || (attempt < ATTEMPTS && self.is_tried_again(&error)) => {
-                    self.bounds.check(&*self.database.env)?;
-                    self.led.forget();
-                    if attempt >= LED_ATTEMPTS {
-                        self.led.give_up();
-                    }
-                    self.database.env.sleep(pause).await;
-                    pause = (pause * 2).min(RETRY);
+                    self.forget_led(attempt);
+                    self.pause(&mut pause).await?;
+                    pause = pause.min(RETRY);
                     policy = self.database.routing.refresh().await?;
                 }
                 found => return found,

@@ -93,6 +93,7 @@ mod runs {
         a_transaction_sees_its_own_rows,
         an_index_is_dropped_with_its_entries,
         columns_may_move,
+        expressions_and_some_rows_are_indexed,
         shards_come_and_go,
     }
     on_both_engines! {

@@ -109,5 +109,7 @@ mod runs {
         duplicates_are_named,
         keys_stay_unique_while_an_index_is_built_and_rows_move,
         keys_are_free_after_a_restart,
+        upserts_find_what_is_in_the_way,
+        contended_upserts_count_once,
     }
 }

@@ -249,3 +249,71 @@ pub(crate) async fn keys_are_free_after_a_restart(world: World) {
     assert_eq!(client.fails("INSERT INTO accounts VALUES (4, 'a')").await, "23505");
     assert_eq!(emails(&mut client).await, ["1|a", "3|b"]);
 }
+
+/// `ON CONFLICT` by a global key, by the primary key, and by any.
+pub(crate) async fn upserts_find_what_is_in_the_way(world: World) {
+    let mut client = accounts(&world).await;
+    let upsert = |id: i32, email: &str| {
+        format!(
+            "INSERT INTO accounts VALUES ({id}, '{email}', 1) ON CONFLICT (email) DO UPDATE SET n = accounts.n + excluded.n \
+             RETURNING id, n"
+        )
+    };
+    for round in 1..4 {
+        for n in 0..12 {
+            let shown = client.run(&upsert(100 * round + n, &format!("e{n}"))).await;
+            assert_eq!(shown, [format!("{}|{round}", 100 + n)], "the first row of a key stays");
+        }
+        settle(&world).await;
+    }
+    let nothing = "INSERT INTO accounts VALUES (1, 'e1'), (2, 'new'), (100, 'other') ON CONFLICT DO NOTHING";
+    assert_eq!(client.run(nothing).await, ["INSERT 0 1"]);
+    // By the primary key: it is an update, and its new address must be free.
+    let by_id = |id: i32, email: &str| {
+        format!("INSERT INTO accounts VALUES ({id}, '{email}') ON CONFLICT (id) DO UPDATE SET email = excluded.email")
+    };
+    assert_eq!(client.run(&by_id(2, "new")).await, ["INSERT 0 1"]);
+    assert_eq!(client.run(&by_id(2, "newer")).await, ["INSERT 0 1"]);
+    assert_eq!(client.fails(&by_id(2, "e3")).await, "23505");
+    assert_eq!(client.fails(&by_id(3, "e3")).await, "23505");
+    assert_eq!(client.run("SELECT email FROM accounts WHERE id = 2").await, ["newer"]);
+    let filtered =
+        "INSERT INTO accounts VALUES (5, 'e1') ON CONFLICT (email) DO UPDATE SET n = 0 WHERE accounts.n > 100";
+    assert_eq!(client.run(filtered).await, ["INSERT 0 0"]);
+    let by_name =
+        "INSERT INTO accounts VALUES (5, 'e1') ON CONFLICT ON CONSTRAINT accounts_email_key DO UPDATE SET n = 7";
+    assert_eq!(client.run(by_name).await, ["INSERT 0 1"]);
+    let twice = "INSERT INTO accounts VALUES (50, 'x'), (51, 'x') ON CONFLICT (email) DO UPDATE SET n = 0";
+    assert_eq!(client.fails(twice).await, "21000");
+    assert_eq!(client.run("SELECT count(*), count(DISTINCT email), sum(n) FROM accounts").await, ["13|13|40"]);
+}
+
+/// Upserts of one key from many sides: one row, and every one of them counts.
+pub(crate) async fn contended_upserts_count_once(world: World) {
+    let mut client = accounts(&world).await;
+    let mut writers = Vec::new();
+    for writer in 0..6 {
+        let mut client = world.client();
+        writers.push(tokio::spawn(async move {
+            let mut done = 0;
+            for n in 0..20 {
+                let sql = format!(
+                    "INSERT INTO accounts VALUES ({}, 'k{}', 1) ON CONFLICT (email) DO UPDATE SET n = accounts.n + 1",
+                    1_000 * writer + n,
+                    n % 4
+                );
+                match client.try_run(&sql).await {
+                    Ok(_) => done += 1,
+                    Err(error) => assert!(["40001", "40P01"].contains(&error.sqlstate), "{error}"),
+                }
+            }
+            done
+        }));
+    }
+    let mut done = 0;
+    for writer in writers {
+        done += writer.await.unwrap();
+    }
+    assert_eq!(client.run("SELECT count(*), sum(n) FROM accounts").await, [format!("4|{done}")]);
+    assert!(done >= 60, "{done} of 120");
+}

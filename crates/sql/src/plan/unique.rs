@@ -37,14 +37,19 @@ impl Planner {
         Ok(checks)
     }
 
-    fn rows_of_key(&mut self, target: &RelationRef, table: &Table, key: &BoundKey) -> Result<QueryPlan, SqlError> {
+    pub(super) fn rows_of_key(
+        &mut self,
+        target: &RelationRef,
+        table: &Table,
+        key: &BoundKey,
+    ) -> Result<QueryPlan, SqlError> {
         let query = self.same_key(target, table, key)?;
         self.query(query)
     }
 
     /// Finds the primary keys of rows that have the key of a row whose columns are the parameters. A row that a partial
     /// index leaves out has no key.
-    pub(super) fn same_key(&mut self, target: &RelationRef, table: &Table, key: &BoundKey) -> Result<Query, SqlError> {
+    fn same_key(&mut self, target: &RelationRef, table: &Table, key: &BoundKey) -> Result<Query, SqlError> {
         let of = RelationRef { rel: self.fresh_rel(), relation: target.relation.clone() };
         let theirs = key.over(|column| ExprKind::Column { rel: of.rel, column });
         let own = key.over(ExprKind::Param);

@@ -13,6 +13,7 @@ use super::functions::{has_subquery, is_sequence_alone, is_volatile, is_volatile
 use super::place::{Place, Places, shard_key};
 use super::query::{Planner, touches};
 use super::unique::changes_unique_key;
+use super::upsert;
 use super::walk::{Rewriter, Visitor, conjunction, relations_of, rewrite, walk};
 use super::{
     Fragment, InsertPlan, InsertRows, InsertTarget, ModifyPlan, Plan, QueryPlan, RewriteKind, RewritePlan, Target,
@@ -129,6 +130,14 @@ impl Planner {
         let returning = insert.returning.as_ref().map(|returning| returning.columns.clone());
         let mut extra = Extra { first: own_parameters(&insert.target, &table), found: Vec::new() };
         extra.renumber(&mut insert);
+        let upsert = match insert.conflict.take_if(|_| upsert::is_routers(&table)) {
+            None => None,
+            Some(conflict) => {
+                let first = extra.first + extra.found.len();
+                let upsert = self.upsert(&insert.target, &table, conflict, insert.returning.clone(), first)?;
+                Some(Box::new(upsert))
+            }
+        };
         let row = insert_row(&insert.target, insert.conflict.take(), insert.returning.take());
         let touches = touches(&row.statement);
         let mut defaults = Vec::new();
@@ -145,7 +154,7 @@ impl Planner {
             returning,
             conflict_key,
             unique,
-            upsert: None,
+            upsert,
             table,
         })
     }
@@ -474,6 +483,7 @@ fn check_conflict(table: &Table, conflict: Option<&Conflict>) -> Result<Option<V
     let positions: Option<Vec<usize>> =
         conflict.target.as_ref().map(|names| names.iter().filter_map(|name| table.position(name)).collect());
     if let Some(positions) = &positions
+        && !upsert::is_routers(table)
         && key.iter().any(|column| !positions.contains(column))
     {
         let hint = "Two rows that conflict must be on one shard: name the shard key's columns too.";

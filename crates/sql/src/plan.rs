@@ -17,6 +17,7 @@ mod probe;
 mod query;
 mod stage;
 mod unique;
+mod upsert;
 pub(crate) mod walk;
 mod write;
 
@@ -78,6 +79,10 @@ impl Plan {
                 }
                 found.push(&plan.row);
                 checked(&plan.unique, &mut found);
+                if let Some(upsert) = &plan.upsert {
+                    upsert.conflicts.iter().for_each(|conflict| conflict.root.fragments(&mut found));
+                    found.extend(upsert.update.iter().flat_map(Plan::fragments));
+                }
             }
             Plan::Modify(plan) => found.push(&plan.fragment),
             Plan::Rewrite(plan) => {
@@ -103,7 +108,10 @@ impl InsertPlan {
     /// As [`Plan::uses_tenant`].
     pub fn uses_tenant(&self) -> bool {
         let rows = matches!(&self.rows, InsertRows::Query(query) if query.root.uses_tenant());
-        rows || self.target == InsertTarget::Tenant || self.touches.contains(&Touch::Tenant)
+        let update = self.upsert.as_ref().and_then(|upsert| upsert.update.as_ref());
+        rows || update.is_some_and(Plan::uses_tenant)
+            || self.target == InsertTarget::Tenant
+            || self.touches.contains(&Touch::Tenant)
     }
 }
 
@@ -404,7 +412,8 @@ pub struct UniqueCheck {
     pub rows: QueryPlan,
 }
 
-/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`].
+/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`]; for the update, the primary key
+/// of the row that is in the way follows.
 #[derive(Debug)]
 pub struct Upsert {
     /// Rows that the new one conflicts with, for each unique key that is named, or that there is. They give primary keys.

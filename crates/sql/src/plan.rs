@@ -17,6 +17,7 @@ mod probe;
 mod query;
 mod stage;
 mod unique;
+mod upsert;
 pub(crate) mod walk;
 mod write;
 
@@ -78,6 +79,10 @@ impl Plan {
                 }
                 found.push(&plan.row);
                 checked(&plan.unique, &mut found);
+                if let Some(upsert) = &plan.upsert {
+                    upsert.conflicts.iter().for_each(|conflict| conflict.root.fragments(&mut found));
+                    found.extend(upsert.update.iter().flat_map(Plan::fragments));
+                }
             }
             Plan::Modify(plan) => found.push(&plan.fragment),
             Plan::Rewrite(plan) => {
@@ -369,8 +374,8 @@ pub struct InsertPlan {
     pub table: Arc<Table>,
     pub rows: InsertRows,
     /// Inserts one row: parameter i is the table's column i, and the parameter after the last is the hidden column
-    /// (`_bucket`, or `_shard`), if the table has one. `ON CONFLICT` and `RETURNING` are in it; parameters of the
-    /// client's that these use follow, in the order of [`InsertPlan::extra`].
+    /// (`_bucket`, or `_shard`), if the table has one. `ON CONFLICT`, unless there is an `upsert`, and `RETURNING` are in
+    /// it; parameters of the client's that these use follow, in the order of [`InsertPlan::extra`].
     pub row: Fragment,
     /// The client's parameters that come after the row's own.
     pub extra: Vec<(usize, Type)>,
@@ -404,12 +409,20 @@ pub struct UniqueCheck {
     pub rows: QueryPlan,
 }
 
-/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`].
+/// What `ON CONFLICT` does, one row at a time: it looks for rows in the way, and then either does to one of these what
+/// `update` says, or inserts by [`InsertPlan::row`].
 #[derive(Debug)]
 pub struct Upsert {
-    /// Rows that the new one conflicts with, for each unique key that is named, or that there is. They give primary keys.
+    /// Rows that the new one conflicts with, for each unique key that is named, or that there is. Parameter i is the new
+    /// row's column i. They give primary keys, by which `update` finds the row again; for `DO UPDATE` they lock it.
     pub conflicts: Vec<QueryPlan>,
-    /// What is done to such a row, with the fields of the insert's `RETURNING`; None for `DO NOTHING`.
+    /// What is done to such a row, with the fields of the insert's `RETURNING`; None for `DO NOTHING`. A
+    /// [`Plan::Rewrite`] if it changes the key of a unique global index, and else a [`Plan::Modify`]. It gives no row
+    /// where the condition of `DO UPDATE` does not hold; then nothing is done, and the new row is not inserted.
+    ///
+    /// Its parameters are those of [`InsertPlan::row`], and after them the primary key of the row in the way: the new
+    /// row's columns, the hidden column's value (of the new row; it is not used), the client's that
+    /// [`InsertPlan::extra`] names, and the key's columns in the order of the table's `primary_key`.
     pub update: Option<Plan>,
 }
 

@@ -11,7 +11,7 @@
 
 use crate::plan::{
     Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, Probe, ProbePart,
-    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch, UniqueCheck,
+    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch, UniqueCheck, Upsert,
 };
 use crate::tree::{Context, Expr, ExprKind, Field};
 use isles_kernel::error::SqlError;
@@ -238,6 +238,9 @@ fn insert(plan: &InsertPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError
     }
     below.extend(fragment(&plan.row, detail)?);
     below.extend(unique(&plan.unique, detail)?);
+    if let Some(plan) = &plan.upsert {
+        below.extend(upsert(plan, detail)?);
+    }
     Ok(vec![Entry::new(format!("Insert on {}", plan.table.name), insert_target(plan.target)).with(below)])
 }
 
@@ -276,6 +279,17 @@ fn rewrite(plan: &RewritePlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlErr
     }
     below.extend(unique(&plan.unique, detail)?);
     Ok(vec![Entry::new(kind, plan.table.name.clone()).with(below)])
+}
+
+/// What is looked for in place of `ON CONFLICT`, and what is done to it.
+fn upsert(plan: &Upsert, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let conflict = |conflict: &QueryPlan| Ok(Entry::new("On conflict with", "").with(query(conflict, detail)?));
+    let mut below = plan.conflicts.iter().map(conflict).collect::<Result<Vec<_>, SqlError>>()?;
+    below.push(match &plan.update {
+        Some(update) => Entry::new("Do", "").with(entries(update, detail)?),
+        None => Entry::new("Do", "nothing"),
+    });
+    Ok(below)
 }
 
 /// What is looked for before a row is written.

@@ -108,10 +108,7 @@ impl InsertPlan {
     /// As [`Plan::uses_tenant`].
     pub fn uses_tenant(&self) -> bool {
         let rows = matches!(&self.rows, InsertRows::Query(query) if query.root.uses_tenant());
-        let update = self.upsert.as_ref().and_then(|upsert| upsert.update.as_ref());
-        rows || update.is_some_and(Plan::uses_tenant)
-            || self.target == InsertTarget::Tenant
-            || self.touches.contains(&Touch::Tenant)
+        rows || self.target == InsertTarget::Tenant || self.touches.contains(&Touch::Tenant)
     }
 }
 
@@ -377,8 +374,8 @@ pub struct InsertPlan {
     pub table: Arc<Table>,
     pub rows: InsertRows,
     /// Inserts one row: parameter i is the table's column i, and the parameter after the last is the hidden column
-    /// (`_bucket`, or `_shard`), if the table has one. `ON CONFLICT` and `RETURNING` are in it; parameters of the
-    /// client's that these use follow, in the order of [`InsertPlan::extra`].
+    /// (`_bucket`, or `_shard`), if the table has one. `ON CONFLICT`, unless there is an `upsert`, and `RETURNING` are in
+    /// it; parameters of the client's that these use follow, in the order of [`InsertPlan::extra`].
     pub row: Fragment,
     /// The client's parameters that come after the row's own.
     pub extra: Vec<(usize, Type)>,
@@ -412,13 +409,20 @@ pub struct UniqueCheck {
     pub rows: QueryPlan,
 }
 
-/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`]; for the update, the primary key
-/// of the row that is in the way follows.
+/// What `ON CONFLICT` does, one row at a time: it looks for rows in the way, and then either does to one of these what
+/// `update` says, or inserts by [`InsertPlan::row`].
 #[derive(Debug)]
 pub struct Upsert {
-    /// Rows that the new one conflicts with, for each unique key that is named, or that there is. They give primary keys.
+    /// Rows that the new one conflicts with, for each unique key that is named, or that there is. Parameter i is the new
+    /// row's column i. They give primary keys, by which `update` finds the row again.
     pub conflicts: Vec<QueryPlan>,
-    /// What is done to such a row, with the fields of the insert's `RETURNING`; None for `DO NOTHING`.
+    /// What is done to such a row, with the fields of the insert's `RETURNING`; None for `DO NOTHING`. A
+    /// [`Plan::Rewrite`] if it changes the key of a unique global index, and else a [`Plan::Modify`]. It gives no row
+    /// where the condition of `DO UPDATE` does not hold; then nothing is done, and the new row is not inserted.
+    ///
+    /// Its parameters are those of [`InsertPlan::row`], and after them the primary key of the row in the way: the new
+    /// row's columns, the hidden column's value (of the new row; it is not used), the client's that
+    /// [`InsertPlan::extra`] names, and the key's columns in the order of the table's `primary_key`.
     pub update: Option<Plan>,
 }
 

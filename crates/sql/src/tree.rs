@@ -563,6 +563,8 @@ pub struct Conflict {
     pub target: Option<Vec<String>>,
     /// The arbiter's partial-index predicate, if one was written.
     pub target_filter: Option<Expr>,
+    /// The name of the key that decides; none for the primary key, and where there is no `target`.
+    pub key: Option<String>,
     pub action: ConflictAction,
 }
 

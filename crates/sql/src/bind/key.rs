@@ -20,7 +20,7 @@ pub(crate) struct BoundKey {
 
 impl BoundKey {
     pub(crate) fn of(table: &Table, key: &Key) -> Result<BoundKey> {
-        let reader = Reader::new(table);
+        let reader = Reader { table };
         let part = |over: &KeyOver| match over {
             KeyOver::Column(name) => column(table, name),
             KeyOver::Expression(expression) => reader.expression(expression),
@@ -62,18 +62,9 @@ fn column(table: &Table, name: &str) -> Result<Expr> {
 /// know no other table, and nothing of any session.
 struct Reader<'a> {
     table: &'a Table,
-    schema: Schema,
-    settings: Settings,
 }
 
 impl Reader<'_> {
-    fn new(table: &Table) -> Reader<'_> {
-        let mut schema = Schema::default();
-        schema.namespaces.insert(table.namespace().into());
-        schema.tables.insert(table.name.clone(), table.clone());
-        Reader { table, schema, settings: Settings::default() }
-    }
-
     /// The text as it was given reads a date as its author's session did, and is what the printer knows the expression
     /// by; the other text means the same in every session.
     fn expression(&self, expression: &Expression) -> Result<Expr> {
@@ -84,11 +75,14 @@ impl Reader<'_> {
     }
 
     fn text(&self, sql: &str) -> Result<(Expr, Option<String>)> {
+        let (mut schema, settings) = (Schema::default(), Settings::default());
+        schema.namespaces.insert(self.table.namespace().into());
+        schema.tables.insert(self.table.name.clone(), self.table.clone());
         let context = BindContext {
-            schema: &self.schema,
+            schema: &schema,
             search_path: &[],
             database: "",
-            settings: &self.settings,
+            settings: &settings,
             default_kind: utility::DefaultKind::Hash,
             default_buckets: 1,
         };

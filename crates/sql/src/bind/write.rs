@@ -40,6 +40,34 @@ enum Given {
     Value(Expr),
 }
 
+/// The key by which `ON CONFLICT` finds rows.
+struct Arbiter {
+    columns: Vec<String>,
+    filter: Option<Expr>,
+    /// Its name; none for the primary key.
+    key: Option<String>,
+}
+
+impl Arbiter {
+    fn primary(table: &Table) -> Arbiter {
+        Arbiter { columns: table.primary_key.clone(), filter: None, key: None }
+    }
+
+    fn of(key: &Key, filter: Option<Expr>) -> Arbiter {
+        Arbiter { columns: key.columns.clone(), filter, key: Some(key.name.clone()) }
+    }
+}
+
+/// Whether a key is unique over its columns, for some rows or all, on one shard or over all of them.
+fn is_over_columns(key: &Key) -> bool {
+    key.unique && (key.parts.is_empty() || key.parts.len() == key.columns.len())
+}
+
+/// The same, for all rows.
+fn is_whole(key: &Key) -> bool {
+    is_over_columns(key) && key.predicate.is_none()
+}
+
 impl Binder<'_> {
     /// What a statement names in its WITH is not seen after it.
     pub(super) fn with_own_ctes<T>(&mut self, bind: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -298,30 +326,33 @@ impl Binder<'_> {
             OnConflictAction::ONCONFLICT_NONE => return Ok(None),
             action => action == OnConflictAction::ONCONFLICT_UPDATE,
         };
-        let (columns, target_filter) = match clause.infer() {
-            Some(infer) => self.arbiter(infer, table)?,
+        let arbiter = match clause.infer() {
+            Some(infer) => Some(self.arbiter(infer, table)?),
             None if update => {
                 let error =
                     SqlError::new("42601", "ON CONFLICT DO UPDATE requires inference specification or constraint name");
                 return Err(self.at(error.with_hint("For example, ON CONFLICT (column_name)."), clause.location));
             }
-            None => (None, None),
+            None => None,
         };
         let action = match update {
             true => self.conflict_update(clause, target, table)?,
             false => ConflictAction::Nothing,
         };
-        Ok(Some(Conflict { target: columns, target_filter, action }))
+        Ok(Some(match arbiter {
+            Some(Arbiter { columns, filter, key }) => {
+                Conflict { target: Some(columns), target_filter: filter, key, action }
+            }
+            None => Conflict { target: None, target_filter: None, key: None, action },
+        }))
     }
 
-    fn arbiter(&mut self, infer: &nodes::InferClause, table: &Table) -> Result<(Option<Vec<String>>, Option<Expr>)> {
+    fn arbiter(&mut self, infer: &nodes::InferClause, table: &Table) -> Result<Arbiter> {
         if let Some(name) = infer.conname() {
-            if !table.hidden_key && name == table.primary_key_name() {
-                return Ok((Some(table.primary_key.clone()), None));
-            }
-            let key = table.keys.iter().find(|key| key.constraint && key.name == name);
-            return match key.and_then(Key::arbiter_columns) {
-                Some(columns) => Ok((Some(columns.to_vec()), None)),
+            let mut keys = table.keys.iter().filter(|key| key.constraint && is_whole(key));
+            return match keys.find(|key| key.name == name) {
+                _ if !table.hidden_key && name == table.primary_key_name() => Ok(Arbiter::primary(table)),
+                Some(key) => Ok(Arbiter::of(key, None)),
                 None => {
                     let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
                     self.fail("42704", message, infer.location)
@@ -343,14 +374,15 @@ impl Binder<'_> {
             Node::None => None,
             node => Some(self.placed(Place::ConflictTarget, |binder| binder.condition(node, "WHERE"))?),
         };
-        let same = |key: &&[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
-        let primary = (!table.hidden_key).then_some(table.primary_key.as_slice());
-        let whole = primary.into_iter().chain(table.keys.iter().filter_map(Key::arbiter_columns)).find(same);
-        if let Some(key) = whole {
-            return Ok((Some(key.to_vec()), None));
+        let same = |key: &[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
+        if !table.hidden_key && same(&table.primary_key) {
+            return Ok(Arbiter::primary(table));
         }
-        match self.partial_arbiter(table, same, filter.as_ref())? {
-            Some(columns) => Ok((Some(columns), filter)),
+        if let Some(key) = table.keys.iter().find(|key| is_whole(key) && same(&key.columns)) {
+            return Ok(Arbiter::of(key, None));
+        }
+        match self.partial_arbiter(table, same, filter)? {
+            Some(arbiter) => Ok(arbiter),
             None => {
                 let message = "there is no unique or exclusion constraint matching the ON CONFLICT specification";
                 self.fail("42P10", message, -1)
@@ -363,17 +395,17 @@ impl Binder<'_> {
     fn partial_arbiter(
         &mut self,
         table: &Table,
-        same: impl Fn(&&[String]) -> bool,
-        filter: Option<&Expr>,
-    ) -> Result<Option<Vec<String>>> {
+        same: impl Fn(&[String]) -> bool,
+        filter: Option<Expr>,
+    ) -> Result<Option<Arbiter>> {
         let Some(filter) = filter else { return Ok(None) };
-        for key in table.keys.iter().filter(|key| key.unique && same(&key.columns.as_slice())) {
+        for key in table.keys.iter().filter(|key| is_over_columns(key) && same(&key.columns)) {
             let Some(predicate) = &key.predicate else { continue };
             let parsed = crate::parse::parse_one(&format!("SELECT {}", predicate.sql))?;
             let Some(Node::SelectStmt(select)) = parsed.statement() else { continue };
             let Some(target) = select.target_list().iter().next() else { continue };
-            if self.condition(target.val(), "WHERE")? == *filter {
-                return Ok(Some(key.columns.clone()));
+            if self.condition(target.val(), "WHERE")? == filter {
+                return Ok(Some(Arbiter::of(key, Some(filter))));
             }
         }
         Ok(None)

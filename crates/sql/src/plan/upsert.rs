@@ -1,86 +1,81 @@
-//! `ON CONFLICT` on a table that has unique global indexes.
+//! `ON CONFLICT` on a table with unique global indexes.
 //!
-//! No shard can tell whether a row conflicts with one of another shard, nor whether what `DO UPDATE` sets is taken there.
-//! So the router looks for the row that is in the way, updates it by its primary key, or inserts the new one.
+//! A shard sees conflicts with its own rows alone. So the router looks for rows in the way on all of them, and what
+//! `DO UPDATE` says becomes an UPDATE of the row that was found.
 
+use super::Upsert;
 use super::query::Planner;
-use super::unique::unique_global_keys;
-use super::walk::{Rewriter, conjunction, rewrite};
+use super::walk::{Rewriter, conjunction, rewrite, split};
 use super::write::{equals, primary_key};
-use super::{QueryPlan, Upsert};
 use crate::bind::BoundKey;
-use crate::tree::{Conflict, ConflictAction, Expr, ExprKind, RelId, RelationRef, Returning, Update};
+use crate::tree::{Conflict, ConflictAction, Expr, ExprKind, Insert, RelId, Update};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Key, Table};
 
-/// Whether the router decides what conflicts.
-pub(super) fn is_routers(table: &Table) -> bool {
-    unique_global_keys(table).next().is_some()
-}
-
 impl Planner {
-    /// Parameters from `first` on are the primary key of a row that is in the way.
+    /// `first` is the number of the first parameter after those of a row's insertion.
     pub(super) fn upsert(
         &mut self,
-        target: &RelationRef,
-        table: &Table,
+        insert: &Insert,
         conflict: Conflict,
-        returning: Option<Returning>,
+        table: &Table,
         first: usize,
     ) -> Result<Upsert, SqlError> {
-        let mut conflicts: Vec<QueryPlan> = Vec::new();
-        for key in arbiters(table, &conflict) {
-            conflicts.push(self.rows_of_key(target, table, &BoundKey::of(table, &key)?)?);
+        let mut conflicts = Vec::new();
+        for key in arbiters(table, &conflict)? {
+            conflicts.push(self.rows_of_key(&insert.target, table, &key)?);
         }
         let update = match conflict.action {
             ConflictAction::Nothing => None,
-            ConflictAction::Update { excluded, assignments, filter } => {
-                let mut update = Update {
-                    ctes: Vec::new(),
-                    target: target.clone(),
-                    assignments,
-                    from: Vec::new(),
-                    filter,
-                    returning,
-                };
-                Proposed(excluded).update(&mut update);
-                update.filter = conjunction(has_key(target, table, first)?.into_iter().chain(update.filter).collect());
-                Some(self.update(update)?)
-            }
+            action @ ConflictAction::Update { .. } => Some(self.update(update_of(insert, action, table, first)?)?),
         };
         Ok(Upsert { conflicts, update })
     }
 }
 
-/// The keys by which rows may be in the way: the one that is named, or all.
-fn arbiters(table: &Table, conflict: &Conflict) -> Vec<Key> {
-    let columns: Vec<&str> = table.primary_key.iter().map(String::as_str).collect();
-    let primary = (!table.hidden_key).then(|| Key::unique(&table.primary_key_name(), &columns));
-    let all = primary.into_iter().chain(table.keys.iter().filter(|key| key.unique).cloned());
-    let Some(named) = &conflict.target else { return all.collect() };
-    let same = |key: &Key| {
-        key.columns.len() == named.len()
-            && named.iter().all(|name| key.columns.contains(name))
-            && key.predicate.is_some() == conflict.target_filter.is_some()
+/// The keys that decide: the one that is named, or all that there are.
+fn arbiters(table: &Table, conflict: &Conflict) -> Result<Vec<BoundKey>, SqlError> {
+    let primary = Key { columns: table.primary_key.clone(), ..Key::default() };
+    let named = |key: &&Key| conflict.key.as_ref() == Some(&key.name);
+    let keys: Vec<&Key> = match (&conflict.target, &conflict.key) {
+        (Some(_), None) => vec![&primary],
+        (Some(_), Some(_)) => table.keys.iter().filter(named).collect(),
+        // A hidden key is drawn at random; nothing is meant to conflict with it.
+        (None, _) => {
+            let primary = (!table.hidden_key).then_some(&primary);
+            primary.into_iter().chain(table.keys.iter().filter(|key| key.unique)).collect()
+        }
     };
-    all.filter(same).take(1).collect()
+    keys.into_iter().map(|key| BoundKey::of(table, key)).collect()
 }
 
-/// The row has the primary key of these parameters.
-fn has_key(target: &RelationRef, table: &Table, first: usize) -> Result<Vec<Expr>, SqlError> {
-    let keys = primary_key(target, table).into_iter().enumerate();
-    keys.map(|(at, key)| equals(key.clone(), Expr::new(ExprKind::Param(first + at), key.ty))).collect()
-}
-
-/// `excluded` is the row that the parameters are.
-struct Proposed(RelId);
-
-impl Proposed {
-    fn update(&mut self, update: &mut Update) {
-        update.assignments.iter_mut().for_each(|assignment| self.expr(&mut assignment.value));
-        update.filter.iter_mut().for_each(|filter| self.expr(filter));
+/// `UPDATE t SET … WHERE <its primary key> AND <the condition> RETURNING …`.
+fn update_of(insert: &Insert, action: ConflictAction, table: &Table, first: usize) -> Result<Update, SqlError> {
+    let ConflictAction::Update { excluded, mut assignments, filter } = action else {
+        return Err(SqlError::new("XX000", "there is nothing to update"));
+    };
+    let mut conditions = Vec::new();
+    for (at, key) in primary_key(&insert.target, table).into_iter().enumerate() {
+        let value = Expr::new(ExprKind::Param(first + at), key.ty);
+        conditions.push(equals(key, value)?);
     }
+    let mut proposed = Proposed(excluded);
+    let mut filter = split(filter);
+    filter.iter_mut().for_each(|part| proposed.expr(part));
+    conditions.append(&mut filter);
+    assignments.iter_mut().for_each(|assignment| proposed.expr(&mut assignment.value));
+    Ok(Update {
+        ctes: Vec::new(),
+        target: insert.target.clone(),
+        assignments,
+        from: Vec::new(),
+        filter: conjunction(conditions),
+        returning: insert.returning.clone(),
+    })
 }
+
+/// Puts the new row's parameters where `excluded` was.
+struct Proposed(RelId);
 
 impl Rewriter for Proposed {
     fn expr(&mut self, expr: &mut Expr) {

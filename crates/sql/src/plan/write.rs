@@ -12,8 +12,7 @@ use super::build::{all_columns, column, query_of, select_of};
 use super::functions::{has_subquery, is_sequence_alone, is_volatile, is_volatile_statement};
 use super::place::{Place, Places, shard_key};
 use super::query::{Planner, touches};
-use super::unique::changes_unique_key;
-use super::upsert;
+use super::unique::{changes_unique_key, unique_global_keys};
 use super::walk::{Rewriter, Visitor, conjunction, relations_of, rewrite, walk};
 use super::{
     Fragment, InsertPlan, InsertRows, InsertTarget, ModifyPlan, Plan, QueryPlan, RewriteKind, RewritePlan, Target,
@@ -130,13 +129,10 @@ impl Planner {
         let returning = insert.returning.as_ref().map(|returning| returning.columns.clone());
         let mut extra = Extra { first: own_parameters(&insert.target, &table), found: Vec::new() };
         extra.renumber(&mut insert);
-        let upsert = match insert.conflict.take_if(|_| upsert::is_routers(&table)) {
+        let first = extra.first + extra.found.len();
+        let upsert = match insert.conflict.take_if(|_| unique_global_keys(&table).next().is_some()) {
+            Some(conflict) => Some(Box::new(self.upsert(&insert, conflict, &table, first)?)),
             None => None,
-            Some(conflict) => {
-                let first = extra.first + extra.found.len();
-                let upsert = self.upsert(&insert.target, &table, conflict, insert.returning.clone(), first)?;
-                Some(Box::new(upsert))
-            }
         };
         let row = insert_row(&insert.target, insert.conflict.take(), insert.returning.take());
         let touches = touches(&row.statement);
@@ -476,14 +472,16 @@ pub(super) fn equals(left: Expr, right: Expr) -> Result<Expr, SqlError> {
     Ok(Expr::new(ExprKind::Call { function, display, args: vec![left, right] }, types::BOOL))
 }
 
-/// The columns by which ON CONFLICT DO UPDATE finds a row. Refuses what would need to look at other shards.
+/// The columns by which ON CONFLICT DO UPDATE finds a row. Refuses what would need to look at other shards, unless the
+/// router looks.
 fn check_conflict(table: &Table, conflict: Option<&Conflict>) -> Result<Option<Vec<usize>>, SqlError> {
     let Some(conflict) = conflict else { return Ok(None) };
     let key = shard_key(table);
     let positions: Option<Vec<usize>> =
         conflict.target.as_ref().map(|names| names.iter().filter_map(|name| table.position(name)).collect());
+    let on_shard = unique_global_keys(table).next().is_none();
     if let Some(positions) = &positions
-        && !upsert::is_routers(table)
+        && on_shard
         && key.iter().any(|column| !positions.contains(column))
     {
         let hint = "Two rows that conflict must be on one shard: name the shard key's columns too.";

@@ -77,7 +77,7 @@ impl Printer {
     }
 
     fn conflict(&mut self, insert: &Insert, table: &Table) -> Result<String> {
-        let Some(Conflict { target, target_filter, action }) = &insert.conflict else { return Ok(String::new()) };
+        let Some(Conflict { target, target_filter, action, .. }) = &insert.conflict else { return Ok(String::new()) };
         let is_led = matches!(table.kind, TableKind::Tenant) && !self.params.are_for_people();
         let lead = is_led.then_some(TENANT_KEY_COLUMN);
         let mut arbiter = target.as_ref().map_or(String::new(), |columns| {

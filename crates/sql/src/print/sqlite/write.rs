@@ -82,7 +82,7 @@ impl Printer {
     }
 
     fn conflict(&mut self, insert: &Insert, table: &Table) -> Result<String> {
-        let Some(Conflict { target, target_filter, action }) = &insert.conflict else { return Ok(String::new()) };
+        let Some(Conflict { target, target_filter, action, .. }) = &insert.conflict else { return Ok(String::new()) };
         if target_filter.is_some() {
             return Err(unsupported("ON CONFLICT with a condition on its target"));
         }

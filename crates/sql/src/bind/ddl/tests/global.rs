@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bind::utility::{IndexName, IndexStatement};
+use crate::tree::Statement;
 use isles_kernel::schema::{INDEX_NAMESPACE, Key, Table};
 
 const GLOBAL: &str = "CREATE INDEX users_email ON users (email) WITH (global)";
@@ -258,23 +259,36 @@ fn nobody_can_name_entries() {
 }
 
 #[test]
-fn a_conflict_on_a_global_key_is_not_looked_for() {
+fn a_conflict_is_with_a_global_key_as_with_any_other() {
     let schema = after(&[
         USERS,
         "CREATE UNIQUE INDEX one ON users (email) WITH (global)",
         "ALTER TABLE users ADD CONSTRAINT two UNIQUE (n)",
+        "CREATE UNIQUE INDEX three ON users (lower(email), n) WITH (global)",
     ]);
-    let refused = |sql: &str| crate::bind::tests::bound_in(&schema, sql).expect_err(sql);
-    for conflict in ["(email) DO NOTHING", "(email) DO UPDATE SET n = 1", "ON CONSTRAINT two DO NOTHING", "DO NOTHING"]
-    {
-        let error = refused(&format!("INSERT INTO users (id) VALUES (1) ON CONFLICT {conflict}"));
-        assert_eq!(error.sqlstate, "0A000", "{conflict}: {error}");
-        assert!(error.hint.is_some());
+    let decides = |conflict: &str| -> Result<Option<String>, SqlError> {
+        let sql = format!("INSERT INTO users (id) VALUES (1) ON CONFLICT {conflict}");
+        match crate::bind::tests::bound_in(&schema, &sql)?.statement {
+            BoundStatement::Rows(statement) => match *statement {
+                Statement::Insert(insert) => Ok(insert.conflict.expect("a conflict").key),
+                other => panic!("{sql}: {other:?}"),
+            },
+            other => panic!("{sql}: {other:?}"),
+        }
+    };
+    let known: [(&str, Option<&str>); 5] = [
+        ("(email) DO NOTHING", Some("one")),
+        ("(email) DO UPDATE SET n = 1", Some("one")),
+        ("ON CONSTRAINT two DO NOTHING", Some("two")),
+        ("(id) DO NOTHING", None),
+        ("DO NOTHING", None),
+    ];
+    for (conflict, key) in known {
+        assert_eq!(decides(conflict), Ok(key.map(String::from)), "{conflict}");
     }
-    crate::bind::tests::bound_in(&schema, "INSERT INTO users (id) VALUES (1) ON CONFLICT (id) DO NOTHING")
-        .expect("valid");
-    let plain = after(&[USERS, GLOBAL]);
-    crate::bind::tests::bound_in(&plain, "INSERT INTO users (id) VALUES (1) ON CONFLICT DO NOTHING").expect("valid");
+    let refused = |conflict: &str| decides(conflict).expect_err("no such key").sqlstate;
+    assert_eq!(refused("(email, n) DO NOTHING"), "42P10", "an expression of a column is not the column");
+    assert_eq!(refused("ON CONSTRAINT one DO NOTHING"), "42704", "an index is no constraint");
 }
 
 #[test]

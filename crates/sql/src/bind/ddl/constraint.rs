@@ -139,7 +139,11 @@ pub(super) fn unique(
         Some(name) => name.to_string(),
         None => unique_name(draft, table, &columns),
     };
-    Ok((Key { name, columns, unique: true, constraint: true, ..Key::default() }, extent))
+    let key = Key { name, columns, unique: true, constraint: true, ..Key::default() };
+    if extent == Extent::Global {
+        table.foreign_keys.iter().try_for_each(|foreign| global::refuse_cascade(foreign, &key))?;
+    }
+    Ok((key, extent))
 }
 
 /// Names of keys are relations' names; those of the table that is being made are not taken yet.
@@ -220,6 +224,7 @@ pub(super) fn foreign(
         on_update: action(constraint.fk_upd_action as u8)?,
     };
     check_foreign(table, target, &foreign, constraint)?;
+    table.global_keys().filter(|key| key.unique).try_for_each(|key| global::refuse_cascade(&foreign, key))?;
     Ok(foreign)
 }
 

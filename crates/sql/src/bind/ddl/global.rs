@@ -10,7 +10,7 @@ use crate::bind::utility::{Context, IndexName};
 use crate::builtins;
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Key, SchemaChange, Table, TableKind, plain_name};
+use isles_kernel::schema::{ForeignKey, Key, KeyOver, KeyPart, OnChange, SchemaChange, Table, TableKind, plain_name};
 use pg_raw_parse::nodes::DefElem;
 
 /// Who looks after a key.
@@ -124,6 +124,29 @@ pub(super) fn refuse_while_indexed(table: &Table, concerned: impl Fn(&Key) -> bo
     }
     let error = SqlError::unsupported(format!("{what} while a global index is on it"));
     Err(error.with_hint(format!("drop {} first, and create it again afterwards", names.join(", "))))
+}
+
+/// Refuses a foreign key by which a shard would give rows other keys in a unique global index: it would do so by itself,
+/// and cannot ask the others whether such a key is taken. A column that becomes null is no key, but it may be what an
+/// expression makes a key of, or the predicate waits for.
+pub(super) fn refuse_cascade(foreign: &ForeignKey, key: &Key) -> Result<()> {
+    let nulls = [foreign.on_update, foreign.on_delete].contains(&OnChange::SetNull);
+    let changes = |column: &String| match foreign.on_update {
+        OnChange::Cascade => key.uses(column),
+        _ => nulls && computes(key, column),
+    };
+    if !foreign.columns.iter().any(changes) {
+        return Ok(());
+    }
+    let (foreign, key) = (identifier(&foreign.name), identifier(&key.name));
+    let message = format!("foreign key {foreign} cannot change the keys of unique global index {key}");
+    Err(SqlError::unsupported(message).with_hint("use NO ACTION or RESTRICT, or an index that is not unique"))
+}
+
+/// Whether the key of a row depends on a column in more than having its value.
+fn computes(key: &Key, column: &str) -> bool {
+    let in_part = |part: &KeyPart| matches!(&part.over, KeyOver::Expression(over) if over.uses(column));
+    key.parts.iter().any(in_part) || key.predicate.as_ref().is_some_and(|predicate| predicate.uses(column))
 }
 
 /// The global index of this name.

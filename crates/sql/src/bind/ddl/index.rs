@@ -48,6 +48,9 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     if extent == Extent::Global {
         RowKey::of(&table, &key)?;
     }
+    if extent == Extent::Global && key.unique {
+        table.foreign_keys.iter().try_for_each(|foreign| global::refuse_cascade(foreign, &key))?;
+    }
     let key = Key { global: draft.make_entries(extent)?, ..key };
     draft.push(SchemaChange::CreateKey { table: table_name, key })
 }

@@ -292,6 +292,45 @@ fn a_conflict_is_with_a_global_key_as_with_any_other() {
 }
 
 #[test]
+fn a_foreign_key_does_not_change_unique_keys_behind_the_routers_back() {
+    const PLANS: &str = "CREATE TABLE plans (name text PRIMARY KEY) WITH (kind = 'reference')";
+    let refused = "0A000: foreign key t_plan_fkey cannot change the keys of unique global index";
+    let table = |plan: &str| format!("CREATE TABLE t (id int PRIMARY KEY, n int, plan text {plan})");
+    let with = |action: &str| table(&format!("REFERENCES plans {action}"));
+    let unique = "CREATE UNIQUE INDEX u ON t (plan, n) WITH (global)";
+    let partial = "CREATE UNIQUE INDEX u ON t (n) WITH (global) WHERE plan IS NULL";
+    let computed = "CREATE UNIQUE INDEX u ON t (coalesce(plan, 'none')) WITH (global)";
+    let later =
+        |action: &str| format!("ALTER TABLE t ADD CONSTRAINT t_plan_fkey FOREIGN KEY (plan) REFERENCES plans {action}");
+    let cases = [
+        ("ON UPDATE CASCADE", &[unique, partial, computed][..]),
+        ("ON UPDATE SET NULL", &[partial, computed]),
+        ("ON DELETE SET NULL", &[partial, computed]),
+        ("ON DELETE CASCADE", &[]),
+        ("ON UPDATE RESTRICT", &[]),
+    ];
+    for (action, wrong) in cases {
+        for index in [unique, partial, computed] {
+            let first = [PLANS, &with(action), index];
+            let last = [PLANS, &table(""), index, &later(action)];
+            for statements in [&first[..], &last] {
+                match wrong.contains(&index) {
+                    true => assert_eq!(error(statements), format!("{refused} u"), "{statements:?}"),
+                    false => assert_eq!(entries(&after(statements)).len(), 1, "{statements:?}"),
+                }
+            }
+        }
+    }
+    let both = [PLANS, &table("UNIQUE REFERENCES plans ON UPDATE CASCADE")];
+    assert_eq!(error(&both), format!("{refused} t_plan_key"));
+    let both = [PLANS, &table("REFERENCES plans ON UPDATE CASCADE UNIQUE")];
+    assert_eq!(error(&both), format!("{refused} t_plan_key"));
+    let plain = "CREATE INDEX i ON t (plan) WITH (global)";
+    assert_eq!(entries(&after(&[PLANS, &with("ON UPDATE CASCADE"), plain])).len(), 1);
+    assert!(hint(&[PLANS, &with("ON UPDATE CASCADE"), unique]).contains("NO ACTION"));
+}
+
+#[test]
 fn indexes_are_looked_after_by_name() {
     let schema = after(&[USERS, GLOBAL, "CREATE INDEX plain ON users (n)"]);
     let statement = |sql: &str| match bound(&schema, sql, DefaultKind::Hash) {

@@ -245,7 +245,7 @@ pub(crate) async fn move_keeps_index(db: World) {
     settle(&db).await;
     let before = entries(&db).await;
     assert!(!before.is_empty());
-    let shown = client.run("CREATE MOVE OF BUCKETS 'users/0-7' TO s1").await;
+    let shown = client.run("CREATE MOVE OF BUCKETS 'users/0-7' TO s1 WITH (auto, complete)").await;
     let plan = shown[0].split('|').next().unwrap().to_string();
     loop {
         for email in 0..20 {

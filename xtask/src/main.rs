@@ -80,6 +80,8 @@ enum Bench {
     Tenants,
     /// What clients notice of moves, and what a copy costs others
     Moves,
+    /// What global indexes cost those who write, and save those who read
+    Indexes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -113,6 +115,7 @@ fn bench(what: Bench, parts: &[String]) -> Step {
         Bench::Sql => ("isles", "sql"),
         Bench::Tenants => ("isles", "tenants"),
         Bench::Moves => ("isles", "moves"),
+        Bench::Indexes => ("isles-cluster", "indexes"),
     };
     let mut args = vec!["bench", "-p", package, "--bench", name, "--"];
     args.extend(parts.iter().map(String::as_str));

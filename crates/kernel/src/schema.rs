@@ -187,11 +187,15 @@ impl Key {
         self.unique && self.global.is_none()
     }
 
-    /// The columns that are unique by this key over all rows of a shard: what a foreign key can refer to and `ON CONFLICT`
-    /// name.
+    /// The columns that are unique by this key over all rows of a shard: what a foreign key can refer to.
     pub fn unique_columns(&self) -> Option<&[String]> {
+        self.arbiter_columns().filter(|_| self.is_unique_on_shard())
+    }
+
+    /// The columns that are unique by this key over all rows, on whatever shards they are: what `ON CONFLICT` can name.
+    pub fn arbiter_columns(&self) -> Option<&[String]> {
         let plain = self.parts.iter().all(|part| matches!(part.over, KeyOver::Column(_)));
-        (self.is_unique_on_shard() && plain && self.predicate.is_none()).then_some(&self.columns)
+        (self.unique && plain && self.predicate.is_none()).then_some(&self.columns)
     }
 
     /// Columns that it uses, in expressions too.

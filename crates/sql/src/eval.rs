@@ -8,8 +8,9 @@
 //! after the first that is not null, the rest of an AND after the first false.
 
 use crate::builtins;
+use crate::plan::walk::{Visitor, walk};
 use crate::runtime::{self, Env, compare};
-use crate::tree::{Context, Expr, ExprKind, Quantifier};
+use crate::tree::{CastHow, Context, Expr, ExprKind, Quantifier};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
@@ -41,6 +42,37 @@ pub trait Given {
 /// Evaluates an expression.
 pub fn eval(expr: &Expr, env: &mut Env<'_>, given: &dyn Given) -> Result<Value> {
     Evaluator { env, given }.eval(expr)
+}
+
+/// Whether an expression can be evaluated here, whatever its parameters are: it never is [`EvalError::NeedsStage`].
+pub fn can_eval(expr: &Expr) -> bool {
+    let mut known = Known(true);
+    known.expr(expr);
+    known.0
+}
+
+/// Whether all of an expression is known to [`Evaluator`].
+struct Known(bool);
+
+impl Visitor for Known {
+    fn expr(&mut self, expr: &Expr) {
+        let computed = |function: Oid| runtime::scalar(function).is_some();
+        self.0 &= match &expr.kind {
+            ExprKind::Call { function, .. } | ExprKind::OverArray { function, .. } => computed(*function),
+            ExprKind::IsDistinct { equal, .. } | ExprKind::NullIf { equal, .. } | ExprKind::InList { equal, .. } => {
+                computed(*equal)
+            }
+            ExprKind::Cast { arg, .. } if types::names_object(arg.ty.oid) || types::names_object(expr.ty.oid) => false,
+            ExprKind::Cast { how: CastHow::Function(function), .. } => runtime::can_cast(*function),
+            ExprKind::Cast { .. } | ExprKind::Const(_) | ExprKind::Param(_) => true,
+            ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
+            ExprKind::IsNull { .. } | ExprKind::IsBool { .. } | ExprKind::Case { .. } => true,
+            ExprKind::Coalesce(_) | ExprKind::Extreme { .. } => true,
+            ExprKind::Array(_) | ExprKind::Subscript { .. } | ExprKind::Slice { .. } => true,
+            _ => false,
+        };
+        walk::expr(self, expr);
+    }
 }
 
 struct Evaluator<'a, 'b> {

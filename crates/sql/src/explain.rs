@@ -11,7 +11,7 @@
 
 use crate::plan::{
     Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, Probe, ProbePart,
-    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch,
+    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch, UniqueCheck,
 };
 use crate::tree::{Context, Expr, ExprKind, Field};
 use isles_kernel::error::SqlError;
@@ -237,6 +237,7 @@ fn insert(plan: &InsertPlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError
         below.push(Entry::new("Conflict", list(key.iter().map(|at| column_name(plan, *at)))));
     }
     below.extend(fragment(&plan.row, detail)?);
+    below.extend(unique(&plan.unique, detail)?);
     Ok(vec![Entry::new(format!("Insert on {}", plan.table.name), insert_target(plan.target)).with(below)])
 }
 
@@ -273,7 +274,13 @@ fn rewrite(plan: &RewritePlan, detail: &dyn Detail) -> Result<Vec<Entry>, SqlErr
     if plan.kind == RewriteKind::Update {
         below.push(Entry::new("Insert", insert_target(plan.target)).with(fragment(&plan.insert, detail)?));
     }
+    below.extend(unique(&plan.unique, detail)?);
     Ok(vec![Entry::new(kind, plan.table.name.clone()).with(below)])
+}
+
+/// What is looked for before a row is written.
+fn unique(checks: &[UniqueCheck], detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    checks.iter().map(|check| Ok(Entry::new("Unique", &check.key).with(query(&check.rows, detail)?))).collect()
 }
 
 fn target_text(target: &Target, touches: &[Touch]) -> String {

@@ -10,6 +10,7 @@
 //!   * [`text`]      values as text and on the wire
 //!   * [`runtime`]   what PostgreSQL's functions compute
 //!   * [`eval`]      expressions without rows
+//!   * [`row_key`]   the keys of rows in global indexes
 //!   * [`system`]    pg_catalog and information_schema
 //!   * [`reach`]     which tables a statement reads and writes
 //!   * `guard`       a condition in every use of a table
@@ -34,6 +35,7 @@ pub mod planted;
 pub mod print;
 pub mod reach;
 pub mod route;
+pub mod row_key;
 pub mod runtime;
 pub mod scope;
 pub mod system;

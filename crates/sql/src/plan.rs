@@ -16,6 +16,8 @@ mod place;
 mod probe;
 mod query;
 mod stage;
+mod unique;
+mod upsert;
 pub(crate) mod walk;
 mod write;
 
@@ -76,16 +78,26 @@ impl Plan {
                     query.root.fragments(&mut found);
                 }
                 found.push(&plan.row);
+                checked(&plan.unique, &mut found);
+                if let Some(upsert) = &plan.upsert {
+                    upsert.conflicts.iter().for_each(|conflict| conflict.root.fragments(&mut found));
+                    found.extend(upsert.update.iter().flat_map(Plan::fragments));
+                }
             }
             Plan::Modify(plan) => found.push(&plan.fragment),
             Plan::Rewrite(plan) => {
                 plan.rows.root.fragments(&mut found);
                 found.extend([&plan.delete, &plan.insert]);
                 found.extend(&plan.update);
+                checked(&plan.unique, &mut found);
             }
         }
         found
     }
+}
+
+fn checked<'a>(checks: &'a [UniqueCheck], found: &mut Vec<&'a Fragment>) {
+    checks.iter().for_each(|check| check.rows.root.fragments(found));
 }
 
 fn of_tenant(target: &Target, touches: &[Touch]) -> bool {
@@ -96,7 +108,10 @@ impl InsertPlan {
     /// As [`Plan::uses_tenant`].
     pub fn uses_tenant(&self) -> bool {
         let rows = matches!(&self.rows, InsertRows::Query(query) if query.root.uses_tenant());
-        rows || self.target == InsertTarget::Tenant || self.touches.contains(&Touch::Tenant)
+        let update = self.upsert.as_ref().and_then(|upsert| upsert.update.as_ref());
+        rows || update.is_some_and(Plan::uses_tenant)
+            || self.target == InsertTarget::Tenant
+            || self.touches.contains(&Touch::Tenant)
     }
 }
 
@@ -391,11 +406,14 @@ pub struct UniqueCheck {
     pub key: String,
     /// The table of its entries.
     pub entries: String,
-    /// Rows that have the key of a row whose columns are the parameters. It gives their primary keys.
+    /// Rows that have the key of a row whose columns are the parameters: parameter i is the table's column i. It gives
+    /// their primary keys, which for an update may be the row's own. A row whose key has a null in it, or that a partial
+    /// index leaves out, finds nothing.
     pub rows: QueryPlan,
 }
 
-/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`].
+/// What `ON CONFLICT` does, one row at a time. Parameters are those of [`InsertPlan::row`]; for the update, the primary key
+/// of the row that is in the way follows.
 #[derive(Debug)]
 pub struct Upsert {
     /// Rows that the new one conflicts with, for each unique key that is named, or that there is. They give primary keys.
@@ -454,7 +472,7 @@ pub struct RewritePlan {
     pub target: InsertTarget,
     pub touches: Vec<Touch>,
     pub returning: Option<Vec<Field>>,
-    /// The unique global indexes of the table, for an update.
+    /// The unique global indexes of the table, for an update, to be asked with a row's new columns.
     pub unique: Vec<UniqueCheck>,
 }
 

@@ -146,11 +146,12 @@ impl Coordinator {
         }
     }
 
-    /// Commits all parts or none. The answer comes when every shard shows it.
+    /// Commits all parts or none. The answer comes when every shard shows it; the keys that it adds are held as long.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         parts: Vec<Participant>,
         turnover: Option<Turnover>,
+        keys: Vec<WriterTurn>,
     ) -> Result<(), SqlError> {
         if parts.len() > MAX_PARTICIPANTS {
             let message = format!("a transaction writes to at most {MAX_PARTICIPANTS} shards");
@@ -161,7 +162,7 @@ impl Coordinator {
         }
         let (reply, answer) = oneshot::channel();
         let coordinator = self.clone();
-        self.env.spawn(Box::pin(async move { coordinator.run(parts, turnover, reply).await }));
+        self.env.spawn(Box::pin(async move { coordinator.run(parts, turnover, keys, reply).await }));
         let lost = |_| SqlError::new("08007", "the transaction may have happened: its coordinator has ended");
         answer.await.map_err(lost)?
     }
@@ -170,11 +171,12 @@ impl Coordinator {
         self: Arc<Self>,
         parts: Vec<Participant>,
         mut turnover: Option<Turnover>,
+        keys: Vec<WriterTurn>,
         reply: oneshot::Sender<Result<(), SqlError>>,
     ) {
         let id = self.new_id();
         lock(&self.running).insert(id.clone());
-        let mut reply = Some(reply);
+        let (mut reply, mut keys) = (Some(reply), Some(keys));
         if self.planted == Some(Planted::AnswerBeforeDecision) {
             let _ = reply.take().map(|reply| reply.send(Ok(())));
         }
@@ -187,10 +189,15 @@ impl Coordinator {
             Ok(decided) => {
                 // All shards have the schema: others may come in.
                 turnover.take();
+                keys.take();
                 answer(Ok(()));
                 Some(decided)
             }
-            Err(Stopped { error, decided }) => {
+            Err(Stopped { error, decided, in_doubt }) => {
+                if in_doubt {
+                    // It may yet happen, when somebody opens the database again. Until then nobody adds its keys.
+                    std::mem::forget(keys.take());
+                }
                 answer(Err(error));
                 decided
             }
@@ -198,7 +205,7 @@ impl Coordinator {
         if let Some(decided) = decided {
             self.finish(&id, decided).await;
         }
-        drop(turnover);
+        drop((turnover, keys));
         lock(&self.running).remove(&id);
     }
 
@@ -231,11 +238,11 @@ impl Coordinator {
             Verdict::Recorded => {}
             Verdict::Refused(error) => {
                 roll_back(pledged).await;
-                return Err(Stopped { error, decided: None });
+                return Err(Stopped::undone(error));
             }
             // Neither the one nor the other may be done now. Dropping the pledges stops the shards that would forget
             // them; whoever opens the catalog again knows.
-            Verdict::Unknown(error) => return Err(Stopped { error, decided: None }),
+            Verdict::Unknown(error) => return Err(Stopped::in_doubt(error)),
         }
         if self.planted == Some(Planted::DieAfterDecision) {
             return Err(died());
@@ -289,7 +296,7 @@ impl Coordinator {
                 self.still_forgettable(&shards, forgettable);
                 roll_back(results.into_iter().flatten().collect()).await;
                 self.revoke_lost(id, &shards).await;
-                Err(Stopped { error: pledge_error(&error), decided: None })
+                Err(Stopped::undone(pledge_error(&error)))
             }
         }
     }
@@ -328,7 +335,7 @@ impl Coordinator {
             if let Some(shard) = self.redeem_late(id, &mut decided).await {
                 // The record of the decision stays, for whoever repairs it.
                 lock(&self.broken).insert(shard.clone());
-                return Err(Stopped { error: lost_part(&shard), decided: None });
+                return Err(Stopped::in_doubt(lost_part(&shard)));
             }
             if decided.late.is_empty() || self.env.elapsed() >= deadline {
                 break;
@@ -340,7 +347,7 @@ impl Coordinator {
         }
         let message = format!("the transaction is committed, but shard {} cannot show it yet", decided.late[0]);
         let error = SqlError::new("08007", message).with_hint("it will, once the shard can be reached again");
-        Err(Stopped { error, decided: Some(decided) })
+        Err(Stopped { error, decided: Some(decided), in_doubt: false })
     }
 
     /// Opening a shard anew redeems what is decided for it; a server is given the word. Returns a shard that can never
@@ -406,6 +413,18 @@ impl Coordinator {
 struct Stopped {
     error: SqlError,
     decided: Option<Decided>,
+    /// Nobody here can find out whether it has happened, or make it happen.
+    in_doubt: bool,
+}
+
+impl Stopped {
+    fn undone(error: SqlError) -> Stopped {
+        Stopped { error, decided: None, in_doubt: false }
+    }
+
+    fn in_doubt(error: SqlError) -> Stopped {
+        Stopped { error, decided: None, in_doubt: true }
+    }
 }
 
 fn lost_part(shard: &ShardId) -> SqlError {
@@ -414,7 +433,7 @@ fn lost_part(shard: &ShardId) -> SqlError {
 }
 
 fn died() -> Stopped {
-    Stopped { error: SqlError::new("08007", "the coordinator was told to die"), decided: None }
+    Stopped::in_doubt(SqlError::new("08007", "the coordinator was told to die"))
 }
 
 async fn roll_back(pledged: Vec<Pledged>) {

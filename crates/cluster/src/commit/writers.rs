@@ -159,13 +159,8 @@ impl Writers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn of `txn` at a shard's writer. The caller bounds the wait.
-    pub(crate) async fn turn(self: &Arc<Self>, shard: &ShardId, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
-        self.turn_at(Wanted::Writer(shard.clone()), txn).await
-    }
-
-    /// The same for a writer or a key, which `txn` does not hold yet.
-    pub(crate) async fn turn_at(self: &Arc<Self>, wanted: Wanted, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
+    /// Waits for the turn of `txn` at a writer or a key, which it does not hold yet. The caller bounds the wait.
+    pub(crate) async fn turn(self: &Arc<Self>, wanted: Wanted, txn: TxnNumber) -> Result<WriterTurn, SqlError> {
         let turn = || WriterTurn { writers: self.clone(), wanted: wanted.clone(), txn };
         let granted = {
             let mut state = self.state();
@@ -277,18 +272,22 @@ mod tests {
         ShardId::new(format!("s{n}")).expect("valid")
     }
 
+    fn writer(n: usize) -> Wanted {
+        Wanted::Writer(shard(n))
+    }
+
     #[tokio::test]
     async fn a_ring_is_found_by_the_one_who_closes_it() {
         let writers = Arc::new(Writers::default());
         let mut turns = Vec::new();
         for n in 0..3 {
-            turns.push(writers.turn(&shard(n), TxnNumber(n as u64)).await.expect("free"));
+            turns.push(writers.turn(writer(n), TxnNumber(n as u64)).await.expect("free"));
         }
         let (s1, s2) = (shard(1), shard(2));
-        let mut first = Box::pin(writers.turn(&s1, TxnNumber(0)));
-        let mut second = Box::pin(writers.turn(&s2, TxnNumber(1)));
+        let mut first = Box::pin(writers.turn(Wanted::Writer(s1.clone()), TxnNumber(0)));
+        let mut second = Box::pin(writers.turn(Wanted::Writer(s2.clone()), TxnNumber(1)));
         assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
-        let error = writers.turn(&shard(0), TxnNumber(2)).await.err().expect("a ring");
+        let error = writers.turn(writer(0), TxnNumber(2)).await.err().expect("a ring");
         assert_eq!(error.sqlstate, "40P01");
         drop(turns.pop());
         assert!(second.now_or_never().is_some_and(|turn| turn.is_ok()), "the next one's turn has come");
@@ -297,14 +296,14 @@ mod tests {
     #[tokio::test]
     async fn one_who_waits_for_all_waits_for_whoever_waits_for_it() {
         let writers = Arc::new(Writers::default());
-        let _held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let _held = writers.turn(writer(0), TxnNumber(1)).await.expect("free");
         {
             let _all = writers.wait_for_all(TxnNumber(1)).expect("nobody waits");
-            let error = writers.turn(&shard(0), TxnNumber(2)).await.err().expect("a ring");
+            let error = writers.turn(writer(0), TxnNumber(2)).await.err().expect("a ring");
             assert_eq!(error.sqlstate, "40P01");
         }
         let s0 = shard(0);
-        let mut waiting = Box::pin(writers.turn(&s0, TxnNumber(2)));
+        let mut waiting = Box::pin(writers.turn(Wanted::Writer(s0.clone()), TxnNumber(2)));
         assert!(waiting.as_mut().now_or_never().is_none());
         let error = writers.wait_for_all(TxnNumber(1)).err().expect("a ring");
         assert_eq!(error.sqlstate, "40P01");
@@ -313,7 +312,7 @@ mod tests {
     #[tokio::test]
     async fn a_statement_on_its_own_is_one_of_all_others() {
         let writers = Arc::new(Writers::default());
-        let _held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let _held = writers.turn(writer(0), TxnNumber(1)).await.expect("free");
         let elsewhere = writers.at_shard(&shard(1)).expect("its writer is free");
         let there = writers.at_shard(&shard(0)).expect("nobody waits for it");
         assert_eq!(writers.wait_for_all(TxnNumber(1)).err().expect("a ring").sqlstate, "40P01");
@@ -326,16 +325,16 @@ mod tests {
     #[tokio::test]
     async fn whoever_gives_up_its_place_is_passed_over() {
         let writers = Arc::new(Writers::default());
-        let held = writers.turn(&shard(0), TxnNumber(1)).await.expect("free");
+        let held = writers.turn(writer(0), TxnNumber(1)).await.expect("free");
         let s0 = shard(0);
-        let mut gone = Box::pin(writers.turn(&s0, TxnNumber(2)));
-        let mut next = Box::pin(writers.turn(&s0, TxnNumber(3)));
+        let mut gone = Box::pin(writers.turn(Wanted::Writer(s0.clone()), TxnNumber(2)));
+        let mut next = Box::pin(writers.turn(Wanted::Writer(s0.clone()), TxnNumber(3)));
         assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
         let turn = next.now_or_never().expect("its turn").expect("granted");
         drop(turn);
         assert!(writers.state().waits.is_empty());
-        assert!(writers.turn(&shard(0), TxnNumber(4)).now_or_never().is_some());
+        assert!(writers.turn(writer(0), TxnNumber(4)).now_or_never().is_some());
     }
 }

@@ -103,6 +103,35 @@ impl Runner<'_> {
         Ok(find(self.database, policy, &wanted).await?.map(Arc::new))
     }
 
+    /// What indexes say now to each probe of a plan, in words, by where the probe is in memory.
+    pub(crate) async fn probed(&self, plan: &Plan) -> HashMap<usize, String> {
+        let policy = self.schema.routing(&self.database.routing);
+        let mut said = HashMap::new();
+        for target in targets(plan) {
+            for probe in &target.any {
+                said.insert(std::ptr::from_ref(probe) as usize, self.probe_in_words(target, probe, &policy).await);
+            }
+        }
+        said
+    }
+
+    async fn probe_in_words(&self, target: &IndexTarget, probe: &Probe, policy: &RoutingPolicy) -> String {
+        let unknown = "cannot be asked now, so all shards are";
+        let Some(index) = watched(self.database, probe) else { return unknown.into() };
+        let Ok(Some(ranges)) = self.ranges(probe, &index) else {
+            return "has no such key, so all shards are asked".into();
+        };
+        match find(self.database, policy, &[Wanted { index, ranges }]).await {
+            Ok(Some(found)) => {
+                let owner = |bucket| policy.shard_of_bucket(&target.group, bucket);
+                let shards: std::collections::BTreeSet<_> = found.buckets.iter().filter_map(|at| owner(*at)).collect();
+                let (buckets, shards) = (found.buckets.len(), shards.len());
+                format!("buckets {buckets}, on shards {shards}, not yet applied {}", found.unapplied)
+            }
+            Ok(None) | Err(_) => unknown.into(),
+        }
+    }
+
     /// The keys that a target asks for; None if it cannot be said, or an index is not there.
     fn wanted(&self, target: &IndexTarget) -> Result<Option<Vec<Wanted>>, SqlError> {
         let mut wanted = Vec::new();

@@ -26,4 +26,5 @@ pub(crate) mod run;
 pub(crate) mod stream;
 pub(crate) mod target;
 pub(crate) mod transaction;
+pub(crate) mod unique;
 pub(crate) mod work;

@@ -28,6 +28,7 @@ use super::numbers;
 use super::stream::{Shape, Stream};
 use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Modes, Seat, Txn, Visit, noted, open_shard, shard_is_new};
+use super::unique::{Keys, execute_holding};
 use super::work::{Sent, rows_of};
 use crate::database::binding::Need;
 use crate::database::strangers::keep_to_own;
@@ -58,11 +59,11 @@ use std::time::Duration;
 /// A statement that waits for a cutover looks again after so long, if nobody tells it earlier.
 const HELD_LOOK: Duration = Duration::from_millis(50);
 /// How often a statement that conflicts with another is sent again.
-const ATTEMPTS: u32 = 8;
+pub(super) const ATTEMPTS: u32 = 8;
 /// After so many attempts indexes are not asked any more.
 const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
 type Row = Vec<Value>;
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -113,7 +114,7 @@ impl<'a> Runner<'a> {
         Inputs { params: self.params, known: self.sources, env: &self.database.env }
     }
 
-    fn acts_for(&self) -> ActsFor {
+    pub(super) fn acts_for(&self) -> ActsFor {
         acts_for(self.sources.tenant())
     }
 
@@ -123,8 +124,9 @@ impl<'a> Runner<'a> {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
                 let begins = !txn.has_begun();
-                let mut held = None;
+                let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
                 loop {
+                    attempt += 1;
                     let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
                     // Boxed, here and below: the way of most statements, one request, stays a small future.
                     let output = Box::pin(self.run_within(plan, txn, &policy)).await;
@@ -135,6 +137,11 @@ impl<'a> Runner<'a> {
                             self.led.forget();
                             txn.start_over().await;
                             self.hold(&mut held, error).await?;
+                        }
+                        Err(error) if begins && attempt < ATTEMPTS && self.is_tried_again(&error) => {
+                            self.forget_led(attempt);
+                            txn.start_over().await;
+                            self.pause(&mut pause).await?;
                         }
                         output => return output,
                     }
@@ -157,13 +164,8 @@ impl<'a> Runner<'a> {
                     policy = self.hold(&mut held, error).await?;
                 }
                 Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
-                    self.bounds.check(&*self.database.env)?;
-                    self.led.forget();
-                    if attempt >= LED_ATTEMPTS {
-                        self.led.give_up();
-                    }
-                    self.database.env.sleep(pause).await;
-                    pause *= 2;
+                    self.forget_led(attempt);
+                    self.pause(&mut pause).await?;
                     policy = self.database.routing.refresh().await?;
                 }
                 result => return result,
@@ -171,8 +173,24 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// What indexes have said is of another moment; one that keys are added to all the time is not asked for ever.
+    pub(super) fn forget_led(&self, attempt: u32) {
+        self.led.forget();
+        if attempt >= LED_ATTEMPTS {
+            self.led.give_up();
+        }
+    }
+
+    /// Between two attempts, each time twice as long.
+    pub(super) async fn pause(&self, pause: &mut Duration) -> Result<(), SqlError> {
+        self.bounds.check(&*self.database.env)?;
+        self.database.env.sleep(*pause).await;
+        *pause *= 2;
+        Ok(())
+    }
+
     /// Whether nothing has happened of a statement, and it may go better the next time.
-    fn is_tried_again(&self, error: &SqlError) -> bool {
+    pub(super) fn is_tried_again(&self, error: &SqlError) -> bool {
         let unknown = matches!(error.sqlstate, "08007" | "57P03") && self.database.moves.plants(Planted::RetryUnknown);
         unknown || matches!(error.sqlstate, "40001" | "40P01")
     }
@@ -220,10 +238,15 @@ impl<'a> Runner<'a> {
     /// A query whose result is read as the client reads it; None if it is not one of rows that the shards give.
     pub(crate) async fn stream(&self, plan: &Plan) -> Result<Option<Stream>, SqlError> {
         let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = plan else { return Ok(None) };
-        let mut held = None;
+        let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
         loop {
+            attempt += 1;
             match self.stream_once(plan, node).await {
                 Err(error) if error.moved => drop(self.hold(&mut held, error).await?),
+                Err(error) if attempt < ATTEMPTS && self.is_tried_again(&error) => {
+                    self.forget_led(attempt);
+                    self.pause(&mut pause).await?;
+                }
                 stream => return stream.map(Some),
             }
         }
@@ -282,7 +305,7 @@ impl<'a> Runner<'a> {
     }
 
     /// The fast way: a plan that comes to one shard.
-    async fn in_one_request(&self, plan: &Plan, policy: &RoutingPolicy) -> Result<Option<Output>, SqlError> {
+    async fn in_one_request(&self, plan: &Plan, policy: &Arc<RoutingPolicy>) -> Result<Option<Output>, SqlError> {
         match plan {
             Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) => {
                 let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
@@ -300,16 +323,21 @@ impl<'a> Runner<'a> {
                 let outcome = self.ask(&plan.fragment, place, policy, Access::Write).await?;
                 Ok(Some(Output { rows: outcome.rows, affected: outcome.affected }))
             }
-            Plan::Insert(plan) if matches!(plan.rows, InsertRows::Values(_)) => {
+            Plan::Insert(plan) if plan.upsert.is_none() => {
                 let InsertRows::Values(exprs) = &plan.rows else { return Ok(None) };
                 let rows = self.evaluate_rows(exprs).await?;
                 self.check_conflicts(plan, &rows)?;
+                let keys = match plan.unique.is_empty() {
+                    true => None,
+                    false => Some(Box::pin(self.reserve_alone(&plan.table, &plan.unique, &rows, policy)).await?),
+                };
                 let work = self.place_rows(plan, rows, policy)?;
                 if work.shards.len() != 1 || work.shards.values().any(|on| on.statements.len() > MAX_STATEMENTS) {
-                    return self.insert_over(plan, work, policy).await.map(Some);
+                    return self.insert_over(plan, work, keys, policy).await.map(Some);
                 }
                 let (shard, on) = work.shards.into_iter().next().expect("there is one");
-                let outcomes = self.request(&shard, &on.units, policy, Access::Write, on.statements).await?;
+                let answer = self.send((&shard, &on.units, None), policy, Access::Write, on.statements, keys).await?;
+                let outcomes = answer.map_err(|error| noted(self.database, &shard, error))?;
                 Ok(Some(collect(plan.target, vec![(shard, on.order, outcomes)])))
             }
             _ => Ok(None),
@@ -317,9 +345,18 @@ impl<'a> Runner<'a> {
     }
 
     /// An insert over several shards, on its own.
-    async fn insert_over(&self, plan: &InsertPlan, work: Placed, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+    async fn insert_over(
+        &self,
+        plan: &InsertPlan,
+        work: Placed,
+        keys: Option<Keys>,
+        policy: &RoutingPolicy,
+    ) -> Result<Output, SqlError> {
         let modes = Modes { isolation: Isolation::ReadCommitted, read_only: false };
         let mut txn = Txn::begin(self.database, modes, self.schema.clone(), self.acts_for())?;
+        if let Some(keys) = keys {
+            txn.go_on_with(keys);
+        }
         let output = self.insert_placed(plan, work, &mut txn, policy).await?;
         txn.commit(self.bounds).await?;
         Ok(output)
@@ -345,7 +382,7 @@ impl<'a> Runner<'a> {
     }
 
     /// A fragment on one shard, as a request.
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         fragment: &Fragment,
         (shard, units, still): Place<'_>,
@@ -355,7 +392,7 @@ impl<'a> Runner<'a> {
         let mut units = Cow::Borrowed(units);
         loop {
             let statement = self.on_shard(fragment, shard, &units, policy)?;
-            let error = match self.send((shard, &units, still), policy, access, vec![statement]).await? {
+            let error = match self.send((shard, &units, still), policy, access, vec![statement], None).await? {
                 Ok(mut outcomes) => return Ok(outcomes.pop().unwrap_or_default()),
                 Err(error) => error,
             };
@@ -368,26 +405,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// One request to one shard.
-    async fn request(
-        &self,
-        shard: &ShardId,
-        units: &[Claimed],
-        policy: &RoutingPolicy,
-        access: Access,
-        statements: Vec<Statement>,
-    ) -> Result<Vec<Outcome>, SqlError> {
-        let answer = self.send((shard, units, None), policy, access, statements).await?;
-        answer.map_err(|error| noted(self.database, shard, error))
-    }
-
-    /// Sends a request. The inner error is the shard's.
+    /// Sends a request, which adds these keys. The inner error is the shard's.
     async fn send(
         &self,
         (shard, units, still): Place<'_>,
         policy: &RoutingPolicy,
         access: Access,
         statements: Vec<Statement>,
+        keys: Option<Keys>,
     ) -> Result<Result<Vec<Outcome>, ShardError>, SqlError> {
         let _active = self.database.enter()?;
         let engine = self.engine(shard)?;
@@ -403,7 +428,10 @@ impl<'a> Runner<'a> {
         let request = Request { claim, acts_for, access, statements, limits };
         let open = open_shard(self.database, shard).await?;
         let sent = Sent::new(&request.statements, &*self.database.env);
-        let answer = open.execute(request).await;
+        let answer = match keys {
+            Some(keys) => execute_holding(self.database, shard, open, request, keys).await?,
+            None => open.execute(request).await,
+        };
         drop(at_writer);
         if engine == Engine::Sqlite {
             self.database.latches.settle(shard).await;
@@ -432,7 +460,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    async fn run_plan(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
+    pub(super) async fn run_plan(
+        &self,
+        plan: &Plan,
+        txn: &mut Txn,
+        policy: &Arc<RoutingPolicy>,
+    ) -> Result<Output, SqlError> {
         match plan {
             Plan::Query(plan) => {
                 let access = if plan.locks { Access::Write } else { Access::Read };
@@ -445,7 +478,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn visits(&self, places: &Places, access: Access, policy: &RoutingPolicy) -> Vec<Visit> {
+    pub(super) fn visits(&self, places: &Places, access: Access, policy: &RoutingPolicy) -> Vec<Visit> {
         let visit = |(shard, units): (&ShardId, &Vec<Claimed>)| Visit {
             shard: shard.clone(),
             access,
@@ -456,7 +489,7 @@ impl<'a> Runner<'a> {
         places.iter().map(visit).collect()
     }
 
-    fn node<'b>(
+    pub(super) fn node<'b>(
         &'b self,
         node: &'b Node,
         access: Access,
@@ -504,7 +537,7 @@ impl<'a> Runner<'a> {
     }
 
     /// A fragment on its shards, within a transaction: an answer for each.
-    async fn on_shards(
+    pub(super) async fn on_shards(
         &self,
         fragment: &Fragment,
         places: &Places,
@@ -646,6 +679,7 @@ impl<'a> Runner<'a> {
     /// Inserts whole rows within a transaction. Returns how many.
     pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
         let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
+        self.reserve(&plan.table, &plan.unique, &rows, &BTreeSet::new(), txn, &policy).await?;
         let work = self.place_rows(plan, rows, &policy)?;
         Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
     }
@@ -668,25 +702,28 @@ impl<'a> Runner<'a> {
         Ok(rows)
     }
 
-    async fn insert(&self, plan: &InsertPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+    async fn insert(&self, plan: &InsertPlan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
         let rows = match &plan.rows {
             InsertRows::Values(exprs) => self.evaluate_rows(exprs).await?,
             InsertRows::Query(query) => self.query_rows(plan, query, txn, policy).await?,
         };
         self.check_conflicts(plan, &rows)?;
+        if let Some(upsert) = &plan.upsert {
+            return self.upsert(plan, upsert, rows, txn, policy).await;
+        }
+        self.reserve(&plan.table, &plan.unique, &rows, &BTreeSet::new(), txn, policy).await?;
         let work = self.place_rows(plan, rows, policy)?;
         self.insert_placed(plan, work, txn, policy).await
     }
 
-    async fn insert_placed(
+    pub(super) async fn insert_placed(
         &self,
         plan: &InsertPlan,
         placed: Placed,
         txn: &mut Txn,
         policy: &RoutingPolicy,
     ) -> Result<Output, SqlError> {
-        let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
-        txn.enter(&mut self.visits(&places, Access::Write, policy), self.bounds).await?;
+        txn.enter(&mut self.visits(&placed.places(), Access::Write, policy), self.bounds).await?;
         let (mut work, mut orders) = (Vec::new(), Vec::new());
         for (shard, on) in placed.shards {
             work.push((shard.clone(), on.statements));
@@ -714,22 +751,48 @@ impl<'a> Runner<'a> {
     }
 
     fn place_rows(&self, plan: &InsertPlan, rows: Vec<Row>, policy: &RoutingPolicy) -> Result<Placed, SqlError> {
-        let resolver = self.resolver(policy);
-        let extra = plan.extra.iter().map(|(n, _)| self.inputs().param(*n)).collect::<Result<Vec<_>, _>>()?;
         let mut placed = Placed::default();
         for (at, row) in rows.into_iter().enumerate() {
-            for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, &row)? {
-                let params: Row = row.iter().cloned().chain(hidden).chain(extra.iter().cloned()).collect();
-                let inputs = Inputs { params: &params, ..self.inputs() };
-                let statement = inputs.statement(&plan.row, self.engine(&shard)?)?;
-                placed.add(shard, unit, at, statement);
-            }
+            self.place_row(plan, at, &row, policy, &mut placed)?;
         }
         // Expressions of ON CONFLICT and RETURNING may read reference tables.
         if plan.touches.contains(&Touch::Shared) {
             placed.shards.values_mut().for_each(|on| claim_once(&mut on.units, Claimed::Shared));
         }
         Ok(placed)
+    }
+
+    /// Adds a row to where it goes. Returns the parameters of its insertion.
+    fn place_row(
+        &self,
+        plan: &InsertPlan,
+        at: usize,
+        row: &Row,
+        policy: &RoutingPolicy,
+        placed: &mut Placed,
+    ) -> Result<Row, SqlError> {
+        let resolver = self.resolver(policy);
+        let extra = plan.extra.iter().map(|(n, _)| self.inputs().param(*n)).collect::<Result<Vec<_>, _>>()?;
+        let mut params = Row::new();
+        for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, row)? {
+            params = row.iter().cloned().chain(hidden).chain(extra.iter().cloned()).collect();
+            let inputs = Inputs { params: &params, ..self.inputs() };
+            let statement = inputs.statement(&plan.row, self.engine(&shard)?)?;
+            placed.add(shard, unit, at, statement);
+        }
+        Ok(params)
+    }
+
+    /// One row, where it goes, and the parameters of its insertion.
+    pub(super) fn placed_row(
+        &self,
+        plan: &InsertPlan,
+        row: &Row,
+        policy: &RoutingPolicy,
+    ) -> Result<(Placed, Row), SqlError> {
+        let mut placed = Placed::default();
+        let params = self.place_row(plan, 0, row, policy, &mut placed)?;
+        Ok((placed, params))
     }
 
     /// Where a row goes: shards, what is claimed there, and the hidden column's value.
@@ -765,8 +828,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    async fn rewrite(&self, plan: &RewritePlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
+    async fn rewrite(
+        &self,
+        plan: &RewritePlan,
+        txn: &mut Txn,
+        policy: &Arc<RoutingPolicy>,
+    ) -> Result<Output, SqlError> {
         let found = self.node(&plan.rows.root, Access::Write, txn, policy).await?;
+        self.reserve_new(plan, &found, txn, policy).await?;
         let mut steps = Rewrite::default();
         let mut rows = Vec::with_capacity(found.len());
         for (at, row) in found.into_iter().enumerate() {
@@ -774,8 +843,7 @@ impl<'a> Runner<'a> {
         }
         // All rows go before the first comes: they may take each other's keys.
         for placed in [steps.deletes, steps.updates, steps.inserts] {
-            let places: Places = placed.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect();
-            txn.enter(&mut self.visits(&places, Access::Write, policy), self.bounds).await?;
+            txn.enter(&mut self.visits(&placed.places(), Access::Write, policy), self.bounds).await?;
             let work = placed.shards.into_iter().map(|(shard, on)| (shard, on.statements)).collect();
             txn.run(work, self.bounds).await?;
         }
@@ -846,7 +914,7 @@ struct Rewrite {
 
 /// Statements for shards, and which row each is for.
 #[derive(Default)]
-struct Placed {
+pub(super) struct Placed {
     shards: BTreeMap<ShardId, OnShard>,
 }
 
@@ -859,6 +927,10 @@ struct OnShard {
 }
 
 impl Placed {
+    pub(super) fn places(&self) -> Places {
+        self.shards.iter().map(|(shard, on)| (shard.clone(), on.units.clone())).collect()
+    }
+
     fn add(&mut self, shard: ShardId, unit: Claimed, row: usize, statement: Statement) {
         let on = self.shards.entry(shard).or_default();
         claim_once(&mut on.units, unit);
@@ -874,9 +946,9 @@ fn claim_once(units: &mut Vec<Claimed>, unit: Claimed) {
 }
 
 /// A shard, what is claimed there, and what it was chosen by.
-type Place<'a> = (&'a ShardId, &'a [Claimed], Option<&'a Still>);
+pub(super) type Place<'a> = (&'a ShardId, &'a [Claimed], Option<&'a Still>);
 
-fn only(places: &Places) -> Option<Place<'_>> {
+pub(super) fn only(places: &Places) -> Option<Place<'_>> {
     let mut each = places.iter();
     match (each.next(), each.next()) {
         (Some((shard, units)), None) => Some((shard, units, places.still.as_ref())),

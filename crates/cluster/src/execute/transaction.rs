@@ -29,9 +29,10 @@
 //!   * I-20  several shards commit all or none
 
 use super::bounds::Bounds;
+use super::unique::Keys;
 use super::work::{Sent, rows_of};
 use crate::commit::Participant;
-use crate::commit::writers::{TxnNumber, WriterTurn};
+use crate::commit::writers::{TxnNumber, Wanted, WriterTurn};
 use crate::database::schema::{Change, Next, Turnover};
 use crate::database::strangers::keep_to_own;
 use crate::database::{Active, Database, SchemaGuard};
@@ -46,6 +47,7 @@ use isles_kernel::names::{GroupName, RoutingVersion, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Between two looks at shards that change while they are looked at.
 const MOMENT_PAUSE: Duration = Duration::from_micros(50);
@@ -97,6 +99,8 @@ struct Savepoint {
 
 pub(crate) struct Txn {
     parts: BTreeMap<ShardId, Part>,
+    /// Keys of unique global indexes that it adds. They come after the parts: when these have ended, they may go.
+    pub(super) keys: Keys,
     pub(crate) modes: Modes,
     number: TxnNumber,
     /// One for each savepoint that is open.
@@ -163,10 +167,12 @@ impl Txn {
         acts_for: ActsFor,
     ) -> Result<Txn, SqlError> {
         let active = database.enter()?;
+        let number = database.next_txn();
         Ok(Txn {
             parts: BTreeMap::new(),
+            keys: Keys::new(number),
             modes,
-            number: database.next_txn(),
+            number,
             savepoints: Vec::new(),
             next_savepoint: 0,
             first_moment: None,
@@ -177,6 +183,16 @@ impl Txn {
             pass: None,
             _active: active,
         })
+    }
+
+    /// Goes on with keys that a statement has taken before it knew that it would be a transaction.
+    pub(super) fn go_on_with(&mut self, keys: Keys) {
+        self.number = keys.number();
+        self.keys = keys;
+    }
+
+    fn take_keys(&mut self) -> Keys {
+        std::mem::replace(&mut self.keys, Keys::new(self.number))
     }
 
     /// A transaction stays with its tenant. The session's may be another when a savepoint has brought a setting back.
@@ -326,15 +342,7 @@ impl Txn {
     }
 
     async fn turn(&mut self, shard: &ShardId, bounds: &Bounds) -> Result<WriterTurn, SqlError> {
-        let env = &*self.database.env;
-        let (waiting, limited) = bounds.of_lock(env);
-        let turn = waiting.wait(env, self.database.writers.turn(shard, self.number)).await;
-        match turn {
-            Err(error) if limited && !bounds.cancel.is_cancelled() && error.sqlstate == "57014" => {
-                Err(SqlError::new("55P03", "canceling statement due to lock timeout"))
-            }
-            turn => turn?,
-        }
+        wait_for_turn(&self.database, Wanted::Writer(shard.clone()), self.number, bounds).await
     }
 
     async fn enter_one(
@@ -605,7 +613,11 @@ impl Txn {
 
     async fn commit_one(&mut self, writing: Vec<(ShardId, Part)>) -> Result<(), SqlError> {
         for (shard, part) in writing {
-            part.transaction.commit().await.map_err(|error| noted(&self.database, &shard, error))?;
+            let committed = match self.keys.is_empty() {
+                true => part.transaction.commit().await,
+                false => self.commit_holding(&shard, part.transaction).await?,
+            };
+            committed.map_err(|error| noted(&self.database, &shard, error))?;
             drop(part.turn);
             if self.database.shards.engine(&shard) == Some(Engine::Sqlite) {
                 self.database.latches.settle(&shard).await;
@@ -614,10 +626,33 @@ impl Txn {
         Ok(())
     }
 
+    /// Commits a part that has added keys. It comes to its end whatever becomes of the client, and so do the keys.
+    async fn commit_holding(
+        &mut self,
+        shard: &ShardId,
+        transaction: Box<dyn Transaction>,
+    ) -> Result<Result<(), ShardError>, SqlError> {
+        let (reply, answer) = oneshot::channel();
+        let keys = self.take_keys();
+        let (database, name) = (self.database.clone(), shard.clone());
+        self.database.env.spawn(Box::pin(async move {
+            let done = transaction.commit().await;
+            match &done {
+                Err(error) if !error.nothing_happened() => keys.keep_until_settled(&database, name),
+                _ => drop(keys),
+            }
+            // A client that has gone needs no answer.
+            let _ = reply.send(done);
+        }));
+        let lost = |_| SqlError::new("08007", "the transaction may have happened: whoever committed it has ended");
+        answer.await.map_err(lost)
+    }
+
     async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>, turnover: Option<Turnover>) -> Result<(), SqlError> {
         let participant =
             |(shard, part): (ShardId, Part)| Participant { shard, transaction: part.transaction, turn: part.turn };
-        self.database.coordinator.commit(writing.into_iter().map(participant).collect(), turnover).await
+        let (parts, keys) = (writing.into_iter().map(participant).collect(), self.take_keys().into_turns());
+        self.database.coordinator.commit(parts, turnover, keys).await
     }
 
     /// Takes the writers of SQLite shards that were only read, unless they have changed since.
@@ -651,6 +686,23 @@ async fn claim_more(part: &mut Part, visit: &Visit, database: &Arc<Database>, bo
     part.transaction.claim(claim).await.map_err(|error| noted(database, &visit.shard, error))?;
     part.claimed.extend(new);
     Ok(())
+}
+
+/// Waits for a writer or a key for as long as the statement may.
+pub(super) async fn wait_for_turn(
+    database: &Database,
+    wanted: Wanted,
+    number: TxnNumber,
+    bounds: &Bounds,
+) -> Result<WriterTurn, SqlError> {
+    let env = &*database.env;
+    let (waiting, limited) = bounds.of_lock(env);
+    match waiting.wait(env, database.writers.turn(wanted, number)).await {
+        Err(error) if limited && !bounds.cancel.is_cancelled() && error.sqlstate == "57014" => {
+            Err(SqlError::new("55P03", "canceling statement due to lock timeout"))
+        }
+        turn => turn?,
+    }
 }
 
 /// A shard to send something to.

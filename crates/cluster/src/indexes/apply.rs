@@ -282,6 +282,9 @@ pub(super) async fn apply_page(
         }
     }
     for one in following {
+        if let Some(last) = changes.iter().rev().find(|change| change.table == one.index.definition.table) {
+            one.index.has_changed(shard, last.seq);
+        }
         one.counted.retain(|seq| *seq > through);
     }
     Ok(())

@@ -11,6 +11,7 @@
 
 use super::apply::{Applier, Following, positions};
 use super::build::{self, Progress};
+use super::duplicates;
 use super::store::{self, IndexRecord, State};
 use super::watch::Watched;
 use super::{Indexes, lock};
@@ -177,8 +178,13 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
     let indexes = &database.indexes;
     let entries = &index.definition.entries;
     begin_build(database, index).await?;
-    let built = build::build(database, index, record).await;
-    if built.is_ok() {
+    let built = match build::build(database, index, record).await {
+        Ok(()) if index.definition.unique => duplicates::duplicates(database, index).await,
+        built => built.map(|()| None),
+    };
+    if let Ok(Some(why)) = &built {
+        fail(database, index, record, why).await?;
+    } else if built.is_ok() {
         record.state = State::Ready;
         record.ready_at = Some(database.env.now_micros() / 1_000);
         record.error = None;
@@ -187,7 +193,26 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
         tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
     }
     lock(&indexes.builds).remove(entries);
-    built
+    built.map(drop)
+}
+
+/// It can never be what it should be, until an operator has changed something.
+async fn fail(database: &Database, index: &Watched, record: &mut IndexRecord, why: &str) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    record.state = State::Failed;
+    record.error = Some(why.into());
+    leave(database, entries).await;
+    store::save(database.catalog().as_ref(), entries, record).await?;
+    tracing::warn!(index = %index.definition.name, table = %index.definition.table, why, "global index has failed");
+    Ok(())
+}
+
+/// No applier brings an index anything any more.
+async fn leave(database: &Database, entries: &Arc<str>) {
+    let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
+    for applier in appliers {
+        applier.turn.lock().await.following.remove(entries);
+    }
 }
 
 /// Waits until no rows of the index's table are being moved; from then on none begin to.
@@ -268,10 +293,7 @@ impl Database {
     pub(super) async fn rebuild(&self, index: &Arc<Watched>, why: &str) -> Result<(), SqlError> {
         let entries = &index.definition.entries;
         index.begin_anew();
-        let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
-        for applier in appliers {
-            applier.turn.lock().await.following.remove(entries);
-        }
+        leave(self, entries).await;
         let mut record = match store::load(self.catalog().as_ref(), entries).await? {
             Some(record) => record,
             None => new_record(self, index),

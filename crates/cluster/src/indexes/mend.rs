@@ -6,7 +6,7 @@
 //!
 //! | position of the change | the rows | the change is |
 //! |---|---|---|
-//! | before what is applied | not asked | `stale` |
+//! | before the last change of the table that was applied | not asked | `stale` |
 //! | after the end of the log | not asked | `unknown` |
 //! | between | say otherwise | `refused` |
 //! | between | agree, the entry is right | `already` |
@@ -250,7 +250,7 @@ impl Database {
         for ((name, shard), wanted) in groups {
             let index = self.index_named(&name)?;
             let standing = self.stand(&index).await?;
-            let wanted = self.fresh(&shard, changes, wanted, &mut outcomes).await?;
+            let wanted = self.fresh(&index, &shard, (changes, wanted), &mut outcomes).await?;
             self.maintain_shard(&index, &standing, &shard, (changes, wanted), &mut outcomes).await?;
         }
         Ok(outcomes)
@@ -289,20 +289,21 @@ impl Database {
     /// Those of a shard's changes that are neither stale nor of a time to come.
     async fn fresh(
         &self,
+        index: &Watched,
         shard: &ShardId,
-        changes: &[EntryChange],
-        mut wanted: Vec<(usize, Vec<u8>)>,
+        (changes, mut wanted): (&[EntryChange], Vec<(usize, Vec<u8>)>),
         outcomes: &mut [EntryOutcome],
     ) -> Result<Vec<(usize, Vec<u8>)>, SqlError> {
-        let applied = self.indexes.applier(shard).map_or(Seq(0), |applier| applier.applied());
         let open = self.shards.get(shard).await.map_err(|error| error.for_people())?;
         let end = open.seq().await.map_err(|error| error.for_people())?;
+        // Positions pass without any change of the table, too: on PostgreSQL every transaction takes some.
+        let last = index.last_change(shard);
         wanted.retain(|(at, _)| {
             let seq = changes[*at].seq;
-            if seq < applied {
+            if seq < last {
                 outcomes[*at] = EntryOutcome::Stale;
             }
-            (applied..=end.max(applied)).contains(&seq)
+            last <= seq && seq <= end
         });
         Ok(wanted)
     }

@@ -23,6 +23,7 @@
 //!   * [`find`]    where rows with certain keys are
 //!   * [`apply`]   changes of a shard's log, brought to the entries
 //!   * [`build`]   entries for rows that were there before the index
+//!   * [`duplicates`] rows that keep an index from being unique
 //!   * [`store`]   what the catalog keeps of an index
 //!   * [`keep`]    who builds, follows and gives up
 //!   * [`verify`]  entries, compared with rows
@@ -41,7 +42,8 @@
 
 pub(crate) mod apply;
 mod build;
-mod define;
+pub(crate) mod define;
+mod duplicates;
 pub(crate) mod find;
 mod jobs;
 mod json;

@@ -46,6 +46,8 @@ pub(crate) struct Watched {
     /// Statements that it led, and how many those were when somebody last ranked indexes by it.
     lookups: AtomicU64,
     ranked: AtomicU64,
+    /// The last change of its table that was applied, of each shard's log; none since the database was opened, if absent.
+    changed: Mutex<BTreeMap<ShardId, Seq>>,
 }
 
 #[derive(Default)]
@@ -74,6 +76,7 @@ impl Watched {
             builds: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
             ranked: AtomicU64::new(0),
+            changed: Mutex::default(),
             definition,
         }
     }
@@ -86,6 +89,17 @@ impl Watched {
 
     pub(crate) fn builds(&self) -> u64 {
         self.builds.load(Ordering::SeqCst)
+    }
+
+    /// Changes of its table are in the entries, the last of them at this position.
+    pub(crate) fn has_changed(&self, shard: &ShardId, seq: Seq) {
+        let mut changed = lock(&self.changed);
+        let last = changed.entry(shard.clone()).or_default();
+        *last = seq.max(*last);
+    }
+
+    pub(crate) fn last_change(&self, shard: &ShardId) -> Seq {
+        lock(&self.changed).get(shard).copied().unwrap_or_default()
     }
 
     /// It leads a statement.

@@ -51,7 +51,7 @@ fn format_of(options: &CopyOptions) -> CopyFormat {
     }
 }
 
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

@@ -1,10 +1,13 @@
 //! Statements about global indexes.
 
+use super::copy::{qualified, quoted};
 use super::moves::time;
 use super::plans::{number_field, text_field};
 use super::{Answer, Result, Rows, Session};
+use crate::execute::bounds::Bounds;
 use crate::indexes::{IndexInfo, State, Verified};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::{Key, SchemaChange, relation_name, relation_parts};
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::{IndexName, IndexStatement};
 use isles_sql::tree::Field;
@@ -51,7 +54,8 @@ impl Session {
                 return Ok(Answer::Done { tag: tag.into() });
             }
             IndexStatement::Wait(index) => {
-                self.wait_for_index(index).await?;
+                let bounds = self.bounds();
+                self.wait_for_index(index, &bounds).await?;
                 return Ok(Answer::Done { tag: tag.into() });
             }
             IndexStatement::Verify { index, repair } => {
@@ -68,9 +72,31 @@ impl Session {
             .ok_or_else(|| SqlError::new("42704", format!("index \"{}\" does not exist", index.key)))
     }
 
+    /// Waits for the unique global indexes that a change of the schema has made. If the rows are not unique, the index
+    /// goes again, and the change has failed.
+    pub(super) async fn wait_for_unique(&mut self, changes: &[SchemaChange]) -> Result<()> {
+        for made in unique_keys(changes) {
+            let bounds = self.schema_bounds();
+            let Err(error) = self.wait_for_index(&made.index, &bounds).await else { continue };
+            if self.entries_of(&made.index).is_err() {
+                // Somebody has dropped it meanwhile.
+                continue;
+            }
+            let prepared = self.prepare_now(&made.drop, &[]).await?;
+            Box::pin(self.execute_now(&prepared, Vec::new())).await?;
+            return Err(match error.sqlstate {
+                "55000" => SqlError::new("23505", format!("could not create unique index \"{}\"", made.index.key))
+                    .with_detail(error.message)
+                    .of_table(&made.index.table)
+                    .of_constraint(made.index.key),
+                _ => error,
+            });
+        }
+        Ok(())
+    }
+
     /// Until an index can be asked, or the statement's time is up.
-    async fn wait_for_index(&self, index: &IndexName) -> Result<()> {
-        let bounds = self.bounds();
+    async fn wait_for_index(&self, index: &IndexName, bounds: &Bounds) -> Result<()> {
         loop {
             let entries = self.entries_of(index)?;
             let infos = self.database.global_indexes().await?;
@@ -85,6 +111,31 @@ impl Session {
             }
         }
     }
+}
+
+/// A unique global index that a statement has made, and the statement that drops it.
+struct Made {
+    index: IndexName,
+    drop: String,
+}
+
+fn unique_keys(changes: &[SchemaChange]) -> Vec<Made> {
+    let made = |table: &str, key: &Key| {
+        let (namespace, _) = relation_parts(table);
+        let drop = match key.constraint {
+            true => format!("ALTER TABLE {} DROP CONSTRAINT {}", qualified(table), quoted(&key.name)),
+            false => format!("DROP INDEX {}", qualified(&relation_name(namespace, &key.name))),
+        };
+        Made { index: IndexName { table: table.into(), key: key.name.clone() }, drop }
+    };
+    let of = |change: &SchemaChange| match change {
+        SchemaChange::CreateTable(table) => {
+            table.global_keys().filter(|key| key.unique).map(|key| made(&table.name, key)).collect()
+        }
+        SchemaChange::CreateKey { table, key } if key.unique && key.global.is_some() => vec![made(table, key)],
+        _ => Vec::new(),
+    };
+    changes.iter().flat_map(of).collect()
 }
 
 fn number(n: u64) -> Value {

@@ -79,7 +79,7 @@ use plans::{Compiled, Planned, RowsKind};
 use rights::Rank;
 use settings::Settings;
 use statements::{NamedBy, Statements};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tenants::TenantUse;
@@ -190,6 +190,8 @@ struct Printed {
     engines: Vec<Engine>,
     /// What came of it, if it has been executed.
     trace: Option<Arc<Trace>>,
+    /// What indexes say, by where the probe is in memory.
+    probed: HashMap<usize, String>,
 }
 
 impl isles_sql::explain::Detail for Printed {
@@ -206,6 +208,11 @@ impl isles_sql::explain::Detail for Printed {
         let Some(trace) = &self.trace else { return Vec::new() };
         let texts: Vec<&Arc<str>> = fragment.texts().map(|printed| &printed.sql).collect();
         trace.of(&texts)
+    }
+
+    fn found(&self, probe: &isles_sql::plan::Probe) -> Vec<Entry> {
+        let said = self.probed.get(&(std::ptr::from_ref(probe) as usize));
+        said.map(|said| Entry::new("Found", said)).into_iter().collect()
     }
 }
 
@@ -614,6 +621,14 @@ impl Session {
         Ok((output.rows, output.affected))
     }
 
+    /// What global indexes say to a plan's probes at this moment.
+    async fn probed(&self, plan: &Plan, params: &[Value], guard: &Arc<SchemaGuard>) -> Result<HashMap<usize, String>> {
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(guard)?);
+        let led = Led::default();
+        let runner = Runner { database: &database, schema: guard, sources: &knowledge, params, bounds: &bounds, led };
+        Ok(runner.probed(plan).await)
+    }
+
     async fn explain(
         &mut self,
         explain: &Explain,
@@ -623,7 +638,8 @@ impl Session {
     ) -> Result<Answer> {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
-        let mut detail = Printed { engines: self.database.engines(), trace: None };
+        let probed = self.probed(&plan, params, &guard).await?;
+        let mut detail = Printed { engines: self.database.engines(), trace: None, probed };
         let mut total = None;
         if explain.analyze {
             detail.trace = Some(Arc::default());

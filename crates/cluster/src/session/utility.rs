@@ -483,12 +483,20 @@ impl Session {
             let done = self.ddl_within(change, prepared).await;
             match self.end_own(done).await {
                 Err(error) if matches!(error.sqlstate, "40001" | "40P01") => {}
-                result => return result,
+                result => return self.with_unique_indexes(change, result).await,
             }
         }
         self.begin_implicit();
         let done = self.ddl_within(change, prepared).await;
-        self.end_own(done).await
+        let result = self.end_own(done).await;
+        self.with_unique_indexes(change, result).await
+    }
+
+    /// Whether keys are unique is known when their indexes are built.
+    async fn with_unique_indexes(&mut self, change: &DdlChange, done: Result<Answer>) -> Result<Answer> {
+        let done = done?;
+        self.wait_for_unique(&change.changes).await?;
+        Ok(done)
     }
 
     async fn ddl_within(&mut self, change: &DdlChange, prepared: &Arc<Prepared>) -> Result<Answer> {
@@ -559,7 +567,7 @@ impl Session {
     }
 
     /// A change of the schema may have to read whole tables.
-    fn schema_bounds(&self) -> Bounds {
+    pub(super) fn schema_bounds(&self) -> Bounds {
         let time = self.settings.meaning().statement_timeout.unwrap_or(MAX_SCHEMA_TIME);
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
         Bounds { lock: self.settings.meaning().lock_timeout, ..bounds }

@@ -104,6 +104,49 @@ pub(crate) async fn columns_may_move(db: World) {
     assert_eq!(client.run("VERIFY INDEX users_email").await, ["100|0|0|0"]);
 }
 
+/// Indexes over expressions, and over some rows only, lead as others do and keep their keys unique.
+pub(crate) async fn expressions_and_some_rows_are_indexed(world: World) {
+    let mut client = world.client();
+    client.run("CREATE TABLE people (id int PRIMARY KEY, email text, age int, gone boolean)").await;
+    client
+        .run("INSERT INTO people SELECT i, 'Name' || i, i % 90, i % 7 = 0 FROM generate_series(1, 300) AS s (i)")
+        .await;
+    client.run("CREATE INDEX people_lower ON people (lower(email), (age * 2)) WITH (global)").await;
+    client.run("CREATE INDEX people_old ON people (age) WITH (global) WHERE NOT gone").await;
+    client.run("CREATE UNIQUE INDEX people_here ON people (lower(email)) WITH (global) WHERE NOT gone").await;
+    client.run("WAIT FOR INDEX people_lower").await;
+    client.run("WAIT FOR INDEX people_old").await;
+    for round in 0..2 {
+        for condition in [
+            "lower(email) = 'name17'",
+            "lower(email) LIKE 'name1%'",
+            "lower(email) = 'name17' AND age * 2 = 34",
+            "age = 17 AND NOT gone",
+            "age BETWEEN 20 AND 30 AND NOT gone",
+            "lower(email) IN ('name7', 'name8') AND NOT gone",
+            "lower(email) IS NULL",
+        ] {
+            let by_index = client.run(&format!("SELECT id FROM people WHERE {condition} ORDER BY id")).await;
+            let by_scan = client.run(&format!("SELECT id FROM people WHERE ({condition}) IS TRUE ORDER BY id")).await;
+            assert_eq!(by_index, by_scan, "{condition}, round {round}");
+        }
+        settle(&world).await;
+        client.run("UPDATE people SET age = age + 1, gone = id % 5 = 0").await;
+    }
+    let before = work(&world);
+    assert_eq!(client.run("SELECT id FROM people WHERE lower(email) = 'name17'").await, ["17"]);
+    assert_eq!(asked(&before, &work(&world)), 1);
+    assert_eq!(client.fails("INSERT INTO people VALUES (1000, 'NAME17', 1, false)").await, "23505");
+    client.run("INSERT INTO people VALUES (1000, 'NAME17', 1, true)").await;
+    assert_eq!(client.fails("UPDATE people SET gone = false WHERE id = 1000").await, "23505");
+    client.run("UPDATE people SET gone = true WHERE id = 17").await;
+    client.run("UPDATE people SET gone = false WHERE id = 1000").await;
+    settle(&world).await;
+    for index in ["people_lower", "people_old", "people_here"] {
+        assert!(client.run(&format!("VERIFY INDEX {index}")).await[0].ends_with("|0|0|0"), "{index}");
+    }
+}
+
 /// I-28: shards come, take entries and rows, and go.
 pub(crate) async fn shards_come_and_go(db: World) {
     let mut client = users(&db).await;

@@ -10,6 +10,7 @@ mod failures;
 mod harness;
 mod jobs;
 mod leading;
+mod unique;
 
 use harness::Db;
 use isles_cluster::database::Config;
@@ -99,6 +100,7 @@ mod runs {
         a_transaction_sees_its_own_rows,
         an_index_is_dropped_with_its_entries,
         columns_may_move,
+        expressions_and_some_rows_are_indexed,
         shards_come_and_go,
     }
     on_both_engines! {
@@ -111,5 +113,21 @@ mod runs {
         a_batch_is_confirmed_by_the_rows,
         indexes_are_compared_now_and_then,
         nobody_waits_for_a_comparison,
+    }
+    on_both_engines! {
+        unique:
+        unique_across_shards,
+        rows_of_one_statement_are_unique_too,
+        no_phantom_reservations,
+        updates_keep_keys_unique,
+        a_transaction_knows_its_own_keys,
+        contended_keys_have_one_owner,
+        a_key_is_waited_for,
+        a_ring_of_keys_is_found,
+        duplicates_are_named,
+        keys_stay_unique_while_an_index_is_built_and_rows_move,
+        keys_are_free_after_a_restart,
+        upserts_find_what_is_in_the_way,
+        contended_upserts_count_once,
     }
 }

@@ -72,6 +72,23 @@ impl IndexKey {
         Ok(IndexKey(out))
     }
 
+    /// Whether any part is null.
+    pub fn has_null(&self) -> bool {
+        let mut rest = self.0.as_slice();
+        while let Some(part) = first_part(rest) {
+            if part[0] == NULL {
+                return true;
+            }
+            rest = &rest[part.len()..];
+        }
+        false
+    }
+
+    /// Whether values that differ may have this key: it has only the beginnings of some.
+    pub fn is_cut(&self) -> bool {
+        self.0.len() > MAX_PART_BYTES
+    }
+
     /// The bucket of the entries with this key, or of all whose first part is that of this one.
     pub fn entry_bucket(&self, buckets: u32) -> u32 {
         bucket_of(&self.0, buckets)
@@ -307,6 +324,16 @@ mod tests {
     fn sorted(values: Vec<Value>) {
         for pair in values.windows(2) {
             assert!(key(&pair[..1]) < key(&pair[1..]), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_null_is_found_in_any_part() {
+        assert!(!key(&[Value::text("a\0b"), number("-1.5"), Value::Bool(false)]).has_null());
+        for at in 0..3 {
+            let mut values = [Value::text("a"), number("1.5"), Value::Int(7)];
+            values[at] = Value::Null;
+            assert!(key(&values).has_null(), "{values:?}");
         }
     }
 

@@ -61,12 +61,7 @@ impl Expressions for OfBinder<'_> {
         let mut schema = self.0.schema.clone();
         schema.tables.insert(table.name.clone(), table.clone());
         let context = self.over(&schema);
-        let [namespace, name] = [table.namespace(), table.plain_name()].map(|name| name.replace('"', "\"\""));
-        let parsed = parse::parse_one(&format!("SELECT ({sql}) FROM \"{namespace}\".\"{name}\""))?;
-        let Some(node) = parsed.statement() else { return Err(not_an_expression(sql)) };
-        let mut binder = Binder::new(&context, parsed.text().clone(), &[]);
-        let bound = binder.rows_statement(node).map_err(without_position)?;
-        let (expr, of) = only_target(bound).ok_or_else(|| not_an_expression(sql))?;
+        let (mut binder, expr, of) = bound_over(&context, table, sql)?;
         check_plain(&expr, purpose)?;
         let expr = typed(&mut binder, expr, purpose)?;
         let printed = print::over_table(&expr, &of)?;
@@ -77,6 +72,21 @@ impl Expressions for OfBinder<'_> {
             columns: columns_of(&expr, &of),
         })
     }
+}
+
+/// Binds an expression over one table, which the context's schema has.
+pub(super) fn bound_over<'a>(
+    context: &'a BindContext<'a>,
+    table: &Table,
+    sql: &str,
+) -> Result<(Binder<'a>, Expr, RelationRef)> {
+    let [namespace, name] = [table.namespace(), table.plain_name()].map(|name| name.replace('"', "\"\""));
+    let parsed = parse::parse_one(&format!("SELECT ({sql}) FROM \"{namespace}\".\"{name}\""))?;
+    let Some(node) = parsed.statement() else { return Err(not_an_expression(sql)) };
+    let mut binder = Binder::new(context, parsed.text().clone(), &[]);
+    let bound = binder.rows_statement(node).map_err(without_position)?;
+    let (expr, of) = only_target(bound).ok_or_else(|| not_an_expression(sql))?;
+    Ok((binder, expr, of))
 }
 
 /// The value of a constant, also of a text that is short enough for its type.

@@ -11,6 +11,7 @@
 //!   * `expr`     expressions; `call` functions, aggregates and windows; `compare` rows, lists and subqueries
 //!   * `from`     FROM clauses; `lockstep` several arrays taken apart at once; `query` SELECT, VALUES and set operations; `group` what grouping allows
 //!   * `write`    INSERT, UPDATE, DELETE
+//!   * `key`      what a key of a table is over
 //!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
@@ -33,6 +34,7 @@ mod expressions;
 mod from;
 mod group;
 mod input;
+mod key;
 mod lockstep;
 mod names;
 mod origin;
@@ -46,6 +48,7 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub(crate) use key::BoundKey;
 pub use origin::Origin;
 pub use write::ROW_ID;
 

@@ -305,7 +305,6 @@ impl Binder<'_> {
                     SqlError::new("42601", "ON CONFLICT DO UPDATE requires inference specification or constraint name");
                 return Err(self.at(error.with_hint("For example, ON CONFLICT (column_name)."), clause.location));
             }
-            None if table.global_keys().any(|key| key.unique) => return self.refuse_global_conflict(clause.location),
             None => (None, None),
         };
         let action = match update {
@@ -321,10 +320,7 @@ impl Binder<'_> {
                 return Ok((Some(table.primary_key.clone()), None));
             }
             let key = table.keys.iter().find(|key| key.constraint && key.name == name);
-            if key.is_some_and(|key| key.global.is_some()) {
-                return self.refuse_global_conflict(infer.location);
-            }
-            return match key.and_then(Key::unique_columns) {
+            return match key.and_then(Key::arbiter_columns) {
                 Some(columns) => Ok((Some(columns.to_vec()), None)),
                 None => {
                     let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
@@ -349,13 +345,9 @@ impl Binder<'_> {
         };
         let same = |key: &&[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
         let primary = (!table.hidden_key).then_some(table.primary_key.as_slice());
-        let whole = primary.into_iter().chain(table.keys.iter().filter_map(Key::unique_columns)).find(same);
+        let whole = primary.into_iter().chain(table.keys.iter().filter_map(Key::arbiter_columns)).find(same);
         if let Some(key) = whole {
             return Ok((Some(key.to_vec()), None));
-        }
-        let plain = |key: &Key| key.parts.is_empty() || key.parts.len() == key.columns.len();
-        if table.global_keys().any(|key| key.unique && plain(key) && same(&key.columns.as_slice())) {
-            return self.refuse_global_conflict(infer.location);
         }
         match self.partial_arbiter(table, same, filter.as_ref())? {
             Some(columns) => Ok((Some(columns), filter)),
@@ -364,13 +356,6 @@ impl Binder<'_> {
                 self.fail("42P10", message, -1)
             }
         }
-    }
-
-    /// Whether a row is in the way is known to its shard alone, which need not be the shard of the new row.
-    fn refuse_global_conflict<T>(&self, location: i32) -> Result<T> {
-        let error = SqlError::unsupported("ON CONFLICT over a global unique key is not supported");
-        let hint = "Name the columns of a key that has the shard key, or insert, and update where that fails (23505).";
-        Err(self.at(error.with_hint(hint), location))
     }
 
     /// A partial unique index whose predicate is the one that was written. PostgreSQL can prove more; what cannot be

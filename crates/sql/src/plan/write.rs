@@ -2,8 +2,9 @@
 //!
 //!     INSERT           the router computes each row, finds its shard, and inserts it there
 //!     UPDATE, DELETE   each shard by itself, where FROM, USING and subqueries are with the rows ([`ModifyPlan`])
-//!     the rest         the rows are read first, and then written by key ([`RewritePlan`]): a shard key changes, or
-//!                      rows of other shards have a say, or RETURNING reads a relation that is not the target
+//!     the rest         the rows are read first, and then written by key ([`RewritePlan`]): a shard key changes, or the
+//!                      key of a unique global index, or rows of other shards have a say, or RETURNING reads a
+//!                      relation that is not the target
 //!
 //! The last is because SQLite's RETURNING sees the changed table alone.
 
@@ -11,6 +12,8 @@ use super::build::{all_columns, column, query_of, select_of};
 use super::functions::{has_subquery, is_sequence_alone, is_volatile, is_volatile_statement};
 use super::place::{Place, Places, shard_key};
 use super::query::{Planner, touches};
+use super::unique::changes_unique_key;
+use super::upsert;
 use super::walk::{Rewriter, Visitor, conjunction, relations_of, rewrite, walk};
 use super::{
     Fragment, InsertPlan, InsertRows, InsertTarget, ModifyPlan, Plan, QueryPlan, RewriteKind, RewritePlan, Target,
@@ -127,9 +130,18 @@ impl Planner {
         let returning = insert.returning.as_ref().map(|returning| returning.columns.clone());
         let mut extra = Extra { first: own_parameters(&insert.target, &table), found: Vec::new() };
         extra.renumber(&mut insert);
+        let upsert = match insert.conflict.take_if(|_| upsert::is_routers(&table)) {
+            None => None,
+            Some(conflict) => {
+                let first = extra.first + extra.found.len();
+                let upsert = self.upsert(&insert.target, &table, conflict, insert.returning.clone(), first)?;
+                Some(Box::new(upsert))
+            }
+        };
         let row = insert_row(&insert.target, insert.conflict.take(), insert.returning.take());
         let touches = touches(&row.statement);
         let mut defaults = Vec::new();
+        let unique = self.unique_checks(&insert.target, &table)?;
         let rows = self.insert_rows(insert, &table, &mut defaults)?;
         Ok(InsertPlan {
             rows,
@@ -141,8 +153,8 @@ impl Planner {
             touches,
             returning,
             conflict_key,
-            unique: Vec::new(),
-            upsert: None,
+            unique,
+            upsert,
             table,
         })
     }
@@ -227,7 +239,7 @@ impl Planner {
             returning: update.returning.clone(),
             kind: RewriteKind::Update,
         };
-        if moves {
+        if moves || changes_unique_key(&table, &update.assignments) {
             return self.rewrite(rows, table);
         }
         self.modify(Statement::Update(update), rows, table)
@@ -292,9 +304,9 @@ impl Planner {
         let read = QueryPlan { locks: true, ..self.query(query)? };
         let insert = insert_row(&rows.target, None, None);
         let delete = delete_row(&rows.target, &table)?;
-        let update = match rows.kind {
-            RewriteKind::Update => update_row(&rows.target, &table)?,
-            RewriteKind::Delete => None,
+        let (update, unique) = match rows.kind {
+            RewriteKind::Update => (update_row(&rows.target, &table)?, self.unique_checks(&rows.target, &table)?),
+            RewriteKind::Delete => (None, Vec::new()),
         };
         Ok(Plan::Rewrite(RewritePlan {
             rows: read,
@@ -306,7 +318,7 @@ impl Planner {
             shard_key: shard_key(&table),
             target: insert_target(&table),
             returning: rows.returning.map(|returning| returning.columns),
-            unique: Vec::new(),
+            unique,
             table,
         }))
     }
@@ -396,7 +408,7 @@ fn named(prefix: &str, target: &RelationRef) -> Vec<Field> {
     fields_of(target).into_iter().map(name).collect()
 }
 
-fn primary_key(target: &RelationRef, table: &Table) -> Vec<Expr> {
+pub(super) fn primary_key(target: &RelationRef, table: &Table) -> Vec<Expr> {
     let columns = &target.relation.columns;
     let key = |at: usize| columns.get(at).map(|key| column(target.rel, at, key.ty));
     table.key_positions().into_iter().filter_map(key).collect()
@@ -448,7 +460,7 @@ fn update_row(target: &RelationRef, table: &Table) -> Result<Option<Fragment>, S
 }
 
 /// `left = right`, of one type.
-fn equals(left: Expr, right: Expr) -> Result<Expr, SqlError> {
+pub(super) fn equals(left: Expr, right: Expr) -> Result<Expr, SqlError> {
     let ty = left.ty.oid;
     let as_text = |arg: Expr| Expr::new(ExprKind::Cast { arg: Box::new(arg), how: CastHow::Relabel }, types::TEXT);
     if ty == types::VARCHAR {
@@ -471,6 +483,7 @@ fn check_conflict(table: &Table, conflict: Option<&Conflict>) -> Result<Option<V
     let positions: Option<Vec<usize>> =
         conflict.target.as_ref().map(|names| names.iter().filter_map(|name| table.position(name)).collect());
     if let Some(positions) = &positions
+        && !upsert::is_routers(table)
         && key.iter().any(|column| !positions.contains(column))
     {
         let hint = "Two rows that conflict must be on one shard: name the shard key's columns too.";

@@ -10,6 +10,11 @@ use isles_kernel::value::Value;
 /// Functions that only apply the modifier of their type: `varchar(varchar, integer, boolean)` and its kin.
 const LENGTH_COERCIONS: [u32; 7] = [668, 669, 1703, 1961, 1967, 1968, 1200];
 
+/// Whether a conversion by this function is computed here.
+pub fn can_cast(function: Oid) -> bool {
+    LENGTH_COERCIONS.contains(&function.0) || scalar(function).is_some()
+}
+
 /// Converts a value of type `from` to type `to`. Null stays null, and arrays are converted member by member.
 pub fn cast(
     env: &mut Env<'_>,

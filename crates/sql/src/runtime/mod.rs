@@ -27,7 +27,7 @@ mod strings;
 mod table;
 
 pub use aggregate::{Accumulator, Aggregate, aggregate};
-pub use cast::cast;
+pub use cast::{can_cast, cast};
 pub use compare::compare;
 pub use patterns::is_like_text as is_like;
 pub use rows::{MAX_ROWS, Make, Rows, rows};

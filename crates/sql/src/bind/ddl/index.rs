@@ -6,6 +6,7 @@ use super::draft::{Draft, Otherwise};
 use super::global::{self, Extent};
 use super::text::expression_text;
 use super::{Purpose, Result, exists};
+use crate::row_key::RowKey;
 use crate::types::Type;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Key, KeyOver, KeyPart, SchemaChange, Table};
@@ -43,8 +44,11 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     };
     let plain = |part: &KeyPart| plain_column(part).is_some() && !part.descending && !part.nulls_first;
     let parts = if parts.iter().all(plain) { vec![] } else { parts };
-    let global = draft.make_entries(extent)?;
-    let key = Key { name, columns, unique: statement.unique, constraint: false, parts, predicate, global };
+    let key = Key { name, columns, unique: statement.unique, constraint: false, parts, predicate, global: None };
+    if extent == Extent::Global {
+        RowKey::of(&table, &key)?;
+    }
+    let key = Key { global: draft.make_entries(extent)?, ..key };
     draft.push(SchemaChange::CreateKey { table: table_name, key })
 }
 

@@ -1,0 +1,319 @@
+//! Unique keys over all shards (I-26): what was shown to fail elsewhere, each by its name there, and what follows.
+
+use super::World;
+use super::failures::settle;
+use super::harness::Client;
+use std::time::Duration;
+
+/// A table whose e-mail addresses are unique, although no shard sees the others' rows.
+async fn accounts(world: &World) -> Client {
+    let mut client = world.client();
+    client.run("CREATE TABLE accounts (id int PRIMARY KEY, email text UNIQUE, n int DEFAULT 0)").await;
+    client
+}
+
+async fn emails(client: &mut Client) -> Vec<String> {
+    client.run("SELECT id, email FROM accounts ORDER BY id").await
+}
+
+/// RUN 7: four rows with one unique value were accepted on four nodes.
+pub(crate) async fn unique_across_shards(world: World) {
+    let mut client = accounts(&world).await;
+    client.run("INSERT INTO accounts VALUES (1, 'a@x')").await;
+    for round in 0..2 {
+        for id in 2..20 {
+            let error = client.try_run(&format!("INSERT INTO accounts VALUES ({id}, 'a@x')")).await.unwrap_err();
+            assert_eq!(error.sqlstate, "23505", "round {round}");
+            assert!(error.message.contains("\"accounts_email_key\""), "{error}");
+            assert_eq!(error.detail.as_deref(), Some("Key (email)=(a@x) already exists."));
+        }
+        settle(&world).await;
+    }
+    client.run("INSERT INTO accounts VALUES (2, NULL), (3, NULL), (4, 'b@x')").await;
+    assert_eq!(emails(&mut client).await, ["1|a@x", "2|∅", "3|∅", "4|b@x"]);
+    assert_eq!(client.run("SELECT id FROM accounts WHERE email = 'a@x'").await, ["1"]);
+}
+
+/// vitess 17956: rows of one statement that have a key in common, and one that somebody has.
+pub(crate) async fn rows_of_one_statement_are_unique_too(world: World) {
+    let mut client = accounts(&world).await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (1, 'a'), (2, 'b'), (3, 'a')").await, "23505");
+    assert_eq!(emails(&mut client).await, Vec::<String>::new());
+    client.run("INSERT INTO accounts VALUES (7, 'taken')").await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (1, 'a'), (2, 'b'), (3, 'taken')").await, "23505");
+    assert_eq!(emails(&mut client).await, ["7|taken"]);
+    let many = "INSERT INTO accounts SELECT i, 'e' || i FROM generate_series(10, 1500) AS s (i)";
+    client.run(many).await;
+    assert_eq!(
+        client.fails("INSERT INTO accounts SELECT i + 5000, 'e' || i FROM generate_series(1400, 1600) AS s (i)").await,
+        "23505"
+    );
+    assert_eq!(client.run("SELECT count(*), count(DISTINCT email) FROM accounts").await, ["1492|1492"]);
+}
+
+/// A key is free again when its row has gone, or has another, or did not come to be.
+pub(crate) async fn no_phantom_reservations(world: World) {
+    let mut client = accounts(&world).await;
+    client.run("INSERT INTO accounts VALUES (1, 'a')").await;
+    client.run("DELETE FROM accounts WHERE id = 1").await;
+    client.run("INSERT INTO accounts VALUES (2, 'a')").await;
+    client.run("UPDATE accounts SET email = 'b' WHERE id = 2").await;
+    client.run("INSERT INTO accounts VALUES (3, 'a')").await;
+    // A statement that fails for another reason, and a transaction that is rolled back.
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (3, 'c')").await, "23505");
+    client.run("BEGIN").await;
+    client.run("INSERT INTO accounts VALUES (4, 'd')").await;
+    client.run("ROLLBACK").await;
+    let mut other = world.client();
+    other.run("INSERT INTO accounts VALUES (5, 'c'), (6, 'd')").await;
+    assert_eq!(emails(&mut client).await, ["2|b", "3|a", "5|c", "6|d"]);
+    client.run("TRUNCATE accounts").await;
+    client.run("INSERT INTO accounts VALUES (9, 'a'), (10, 'b')").await;
+}
+
+/// Updates: to a key that another row has, to one's own, and of rows that take each other's.
+pub(crate) async fn updates_keep_keys_unique(world: World) {
+    let mut client = accounts(&world).await;
+    client.run("INSERT INTO accounts SELECT i, 'e' || i FROM generate_series(1, 10) AS s (i)").await;
+    assert_eq!(client.fails("UPDATE accounts SET email = 'e2' WHERE id = 1").await, "23505");
+    assert_eq!(client.fails("UPDATE accounts SET email = 'same'").await, "23505");
+    assert_eq!(client.run("UPDATE accounts SET email = 'e1' WHERE id = 1").await, ["UPDATE 1"]);
+    assert_eq!(client.run("UPDATE accounts SET email = email || '!', n = n + 1").await, ["UPDATE 10"]);
+    let swap = "UPDATE accounts SET email = CASE id WHEN 1 THEN 'e2!' ELSE 'e1!' END WHERE id IN (1, 2) RETURNING id";
+    assert_eq!(client.run(swap).await.len(), 2);
+    assert_eq!(client.run("UPDATE accounts SET id = id + 100 WHERE email = 'e3!'").await, ["UPDATE 1"]);
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (200, 'e3!')").await, "23505");
+    assert_eq!(client.run("SELECT count(DISTINCT email), sum(n) FROM accounts").await, ["10|10"]);
+    assert_eq!(client.run("UPDATE accounts SET n = 5 WHERE email = 'e4!'").await, ["UPDATE 1"]);
+}
+
+/// A transaction sees its own keys: what it added, and what it took away.
+pub(crate) async fn a_transaction_knows_its_own_keys(world: World) {
+    let mut client = accounts(&world).await;
+    client.run("INSERT INTO accounts VALUES (1, 'a')").await;
+    client.run("BEGIN").await;
+    client.run("INSERT INTO accounts VALUES (2, 'b')").await;
+    client.run("SAVEPOINT one").await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (3, 'b')").await, "23505");
+    client.run("ROLLBACK TO one").await;
+    client.run("DELETE FROM accounts WHERE id = 1").await;
+    client.run("INSERT INTO accounts VALUES (4, 'a')").await;
+    client.run("COMMIT").await;
+    assert_eq!(emails(&mut client).await, ["2|b", "4|a"]);
+}
+
+/// Of two who add one key at once, one does and the other is told.
+pub(crate) async fn contended_keys_have_one_owner(world: World) {
+    let mut client = accounts(&world).await;
+    let mut writers = Vec::new();
+    for writer in 0..8 {
+        let mut client = world.client();
+        writers.push(tokio::spawn(async move {
+            let mut won = 0;
+            for n in 0..40 {
+                let id = 1_000 * writer + n;
+                let statement = format!("INSERT INTO accounts VALUES ({id}, 'k{n}')");
+                let done = match n % 3 {
+                    0 => client.try_run(&statement).await,
+                    _ => {
+                        client.run("BEGIN").await;
+                        let done = client.try_run(&statement).await;
+                        client.run(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+                        done
+                    }
+                };
+                match done {
+                    Ok(_) => won += 1,
+                    Err(error) => assert!(["23505", "40001", "40P01"].contains(&error.sqlstate), "{error}"),
+                }
+            }
+            won
+        }));
+    }
+    let mut won = 0;
+    for writer in writers {
+        won += writer.await.unwrap();
+    }
+    let counted = client.run("SELECT count(*), count(DISTINCT email) FROM accounts").await;
+    assert_eq!(counted, [format!("{won}|{won}")]);
+    assert!(won >= 30, "{won} of 40 keys were won");
+}
+
+/// One who waits for a key goes on when its holder has ended, either way.
+pub(crate) async fn a_key_is_waited_for(world: World) {
+    let mut first = accounts(&world).await;
+    for (end, then) in [("ROLLBACK", Ok(())), ("COMMIT", Err("23505"))] {
+        first.run("BEGIN").await;
+        first.run("INSERT INTO accounts VALUES (1, 'a')").await;
+        let waiting = tokio::spawn({
+            let mut second = world.client();
+            async move { second.try_run("INSERT INTO accounts VALUES (2, 'a')").await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!waiting.is_finished());
+        first.run(end).await;
+        let done = waiting.await.unwrap();
+        assert_eq!(done.map(drop).map_err(|error| error.sqlstate), then, "{end}");
+        first.run("DELETE FROM accounts").await;
+    }
+}
+
+/// Two who want each other's keys do not wait for ever.
+pub(crate) async fn a_ring_of_keys_is_found(world: World) {
+    let mut first = accounts(&world).await;
+    let mut second = world.client();
+    for client in [&mut first, &mut second] {
+        client.run("SET statement_timeout = '20s'").await;
+        client.run("BEGIN").await;
+    }
+    first.run("INSERT INTO accounts VALUES (1, 'a')").await;
+    // On one SQLite shard the second would wait for its writer.
+    let placed = second.try_run("INSERT INTO accounts VALUES (2, 'b')");
+    let Ok(placed) = tokio::time::timeout(Duration::from_secs(2), placed).await else { return };
+    placed.unwrap();
+    let waits = tokio::spawn(async move {
+        let done = first.try_run("INSERT INTO accounts VALUES (3, 'b')").await;
+        first.run(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+        done.map(drop).map_err(|error| error.sqlstate)
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let done = second.try_run("INSERT INTO accounts VALUES (4, 'a')").await.map(drop).map_err(|error| error.sqlstate);
+    second.run(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+    let results = [done, waits.await.unwrap()];
+    assert!(results.contains(&Err("40P01")), "{results:?}");
+}
+
+/// A unique index over rows that are not: they are named, and everything is as before.
+pub(crate) async fn duplicates_are_named(world: World) {
+    let mut client = world.client();
+    client.run("CREATE TABLE accounts (id int PRIMARY KEY, email text)").await;
+    client.run("INSERT INTO accounts SELECT i, 'e' || i FROM generate_series(1, 500) AS s (i)").await;
+    client.run("INSERT INTO accounts VALUES (1000, 'e7'), (1001, NULL), (1002, NULL)").await;
+    for make in [
+        "CREATE UNIQUE INDEX accounts_email ON accounts (email) WITH (global)",
+        "ALTER TABLE accounts ADD CONSTRAINT accounts_email UNIQUE (email)",
+    ] {
+        let error = client.try_run(make).await.unwrap_err();
+        assert_eq!(error.sqlstate, "23505", "{make}: {error}");
+        assert!(error.detail.as_ref().is_some_and(|detail| detail.contains("Key (email)=(e7)")), "{error:?}");
+        assert_eq!(client.run("SHOW INDEXES").await, Vec::<String>::new());
+    }
+    client.run("INSERT INTO accounts VALUES (1003, 'e8')").await;
+    client.run("DELETE FROM accounts WHERE id >= 1000").await;
+    client.run("CREATE UNIQUE INDEX accounts_email ON accounts (email) WITH (global)").await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (1000, 'e7')").await, "23505");
+    assert!(client.run("SHOW INDEXES").await[0].contains("|ready|"));
+}
+
+/// Rows that come while a unique index is built, and moves of buckets, let no key be given twice.
+pub(crate) async fn keys_stay_unique_while_an_index_is_built_and_rows_move(world: World) {
+    let mut client = world.client();
+    client.run("CREATE TABLE accounts (id int PRIMARY KEY, email text) WITH (\"group\" = 'accounts')").await;
+    client.run("INSERT INTO accounts SELECT i, 'e' || i FROM generate_series(1, 2000) AS s (i)").await;
+    let writer = tokio::spawn({
+        let mut client = world.client();
+        async move {
+            for n in 0..200 {
+                let taken =
+                    client.try_run(&format!("INSERT INTO accounts VALUES ({}, 'new{}')", 10_000 + n, n % 150)).await;
+                // Before there is an index, everything goes.
+                if let Err(error) = taken {
+                    assert_eq!(error.sqlstate, "23505");
+                }
+                if n == 60 {
+                    client.run("DELETE FROM accounts WHERE id >= 10000").await;
+                }
+            }
+        }
+    });
+    let made = client.try_run("CREATE UNIQUE INDEX accounts_email ON accounts (email) WITH (global)").await;
+    if made.is_ok() {
+        client.run("CREATE MOVE OF BUCKETS 'accounts/0-7' TO s1 WITH (auto, complete)").await;
+    }
+    writer.await.unwrap();
+    if made.is_ok() {
+        assert_eq!(client.run("SELECT count(*) - count(DISTINCT email) FROM accounts").await, ["0"]);
+    }
+}
+
+/// I-26, vitess 14652: what a process held when it died is free when it comes back.
+pub(crate) async fn keys_are_free_after_a_restart(world: World) {
+    let mut client = accounts(&world).await;
+    client.run("INSERT INTO accounts VALUES (1, 'a')").await;
+    client.run("BEGIN").await;
+    client.run("INSERT INTO accounts VALUES (2, 'b')").await;
+    drop(client);
+    let world = world.reopen().await;
+    let mut client = world.client();
+    client.run("INSERT INTO accounts VALUES (3, 'b')").await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (4, 'a')").await, "23505");
+    assert_eq!(emails(&mut client).await, ["1|a", "3|b"]);
+}
+
+/// `ON CONFLICT` by a global key, by the primary key, and by any.
+pub(crate) async fn upserts_find_what_is_in_the_way(world: World) {
+    let mut client = accounts(&world).await;
+    let upsert = |id: i32, email: &str| {
+        format!(
+            "INSERT INTO accounts VALUES ({id}, '{email}', 1) ON CONFLICT (email) DO UPDATE SET n = accounts.n + excluded.n \
+             RETURNING id, n"
+        )
+    };
+    for round in 1..4 {
+        for n in 0..12 {
+            let shown = client.run(&upsert(100 * round + n, &format!("e{n}"))).await;
+            assert_eq!(shown, [format!("{}|{round}", 100 + n)], "the first row of a key stays");
+        }
+        settle(&world).await;
+    }
+    let nothing = "INSERT INTO accounts VALUES (1, 'e1'), (2, 'new'), (100, 'other') ON CONFLICT DO NOTHING";
+    assert_eq!(client.run(nothing).await, ["INSERT 0 1"]);
+    // By the primary key: it is an update, and its new address must be free.
+    let by_id = |id: i32, email: &str| {
+        format!("INSERT INTO accounts VALUES ({id}, '{email}') ON CONFLICT (id) DO UPDATE SET email = excluded.email")
+    };
+    assert_eq!(client.run(&by_id(2, "new")).await, ["INSERT 0 1"]);
+    assert_eq!(client.run(&by_id(2, "newer")).await, ["INSERT 0 1"]);
+    assert_eq!(client.fails(&by_id(2, "e3")).await, "23505");
+    assert_eq!(client.fails(&by_id(3, "e3")).await, "23505");
+    assert_eq!(client.run("SELECT email FROM accounts WHERE id = 2").await, ["newer"]);
+    let filtered =
+        "INSERT INTO accounts VALUES (5, 'e1') ON CONFLICT (email) DO UPDATE SET n = 0 WHERE accounts.n > 100";
+    assert_eq!(client.run(filtered).await, ["INSERT 0 0"]);
+    let by_name =
+        "INSERT INTO accounts VALUES (5, 'e1') ON CONFLICT ON CONSTRAINT accounts_email_key DO UPDATE SET n = 7";
+    assert_eq!(client.run(by_name).await, ["INSERT 0 1"]);
+    let twice = "INSERT INTO accounts VALUES (50, 'x'), (51, 'x') ON CONFLICT (email) DO UPDATE SET n = 0";
+    assert_eq!(client.fails(twice).await, "21000");
+    assert_eq!(client.run("SELECT count(*), count(DISTINCT email), sum(n) FROM accounts").await, ["13|13|40"]);
+}
+
+/// Upserts of one key from many sides: one row, and every one of them counts.
+pub(crate) async fn contended_upserts_count_once(world: World) {
+    let mut client = accounts(&world).await;
+    let mut writers = Vec::new();
+    for writer in 0..6 {
+        let mut client = world.client();
+        writers.push(tokio::spawn(async move {
+            let mut done = 0;
+            for n in 0..20 {
+                let sql = format!(
+                    "INSERT INTO accounts VALUES ({}, 'k{}', 1) ON CONFLICT (email) DO UPDATE SET n = accounts.n + 1",
+                    1_000 * writer + n,
+                    n % 4
+                );
+                match client.try_run(&sql).await {
+                    Ok(_) => done += 1,
+                    Err(error) => assert!(["40001", "40P01"].contains(&error.sqlstate), "{error}"),
+                }
+            }
+            done
+        }));
+    }
+    let mut done = 0;
+    for writer in writers {
+        done += writer.await.unwrap();
+    }
+    assert_eq!(client.run("SELECT count(*), sum(n) FROM accounts").await, [format!("4|{done}")]);
+    assert!(done >= 60, "{done} of 120");
+}

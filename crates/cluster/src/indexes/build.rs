@@ -8,9 +8,9 @@
 //! they are taken out first. Rows do not change shards while an index over them is built (I-17).
 
 use super::apply::{Following, Trouble, apply_page, build_stream, write};
+use super::lock;
 use super::store::{self, IndexRecord};
 use super::watch::Watched;
-use super::{count, lock};
 use crate::database::Database;
 use isles_engine::entries::{EntriesOf, EntryPart, EntryProgress};
 use isles_engine::error::ShardError;
@@ -193,7 +193,7 @@ async fn catch_up(
         apply_page(database, shard, &page.changes, page.through, vec![&mut *following]).await?;
         let read = page.changes.len();
         position = page.through;
-        count(&database.indexes.counted.changes, read as u64);
+        database.indexes.counted.page(read);
         if read == *EVENT_ROWS.end() {
             continue;
         }

@@ -110,8 +110,11 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// A page of so many changes was applied.
+    /// A page of so many changes was applied. One without any says only that a log has come further.
     fn page(&self, changes: usize) {
+        if changes == 0 {
+            return;
+        }
         count(&self.pages, 1);
         count(&self.changes, changes as u64);
         let at = PAGE_BOUNDS.iter().position(|bound| changes as u64 <= *bound).unwrap_or(PAGE_BOUNDS.len());

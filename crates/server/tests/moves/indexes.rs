@@ -88,6 +88,8 @@ async fn what_cannot_be_made_says_why() {
         assert_eq!(said.refused(), (refused.0, refused.1.to_owned()), "{arguments:?}: {}", said.err);
     }
     assert_eq!(must(&world, &["list"])["indexes"], json!([]), "nothing is left of what was refused");
+    let said = index(&world, &["create", "i", "--on", "users", "--columns", "name", "--unique"]);
+    assert!(said.err.contains("could not create unique index \"i\": ") && said.err.contains("name1"), "{}", said.err);
     must(
         &world,
         &["create", "users_id", "--on", "public.users", "--columns", "name,id", "--unique", "--where", "id < 50"],

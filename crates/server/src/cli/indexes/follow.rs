@@ -4,7 +4,7 @@ use super::super::client::ServerArguments;
 use super::super::output::{Failure, Format, complain};
 use super::super::tenants::server::Server;
 use super::show::{Index, find};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -113,17 +113,23 @@ impl Progress {
     }
 }
 
+/// Whole rows.
+fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    // A bar that cannot be written is not seen.
+    let _ = write!(out, "{:.0}/s", state.per_sec());
+}
+
 fn show_bar(bar: &ProgressBar, index: &Index) {
     let (rows, total) = index.rows();
     let template = match total {
-        Some(_) => "{bar:30} {pos}/{len} rows {per_sec} {eta} {msg}",
+        Some(_) => "{bar:30} {pos}/{len} rows {rate} {eta} {msg}",
         None => "{spinner} {msg}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        bar.set_style(style.with_key("rate", rate));
     }
     // Rows that came since the build began are counted, too.
     bar.set_length(total.unwrap_or(0).max(rows));
     bar.set_position(rows);
-    bar.set_message(index.progress());
+    bar.set_message(index.stage());
 }

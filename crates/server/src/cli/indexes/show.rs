@@ -59,17 +59,20 @@ impl Index {
         (self.number("shards_built").unwrap_or(0), self.number("shards").unwrap_or(0))
     }
 
-    /// How far a build is, in a line.
-    pub(super) fn progress(&self) -> String {
+    /// How many shards a build has done, and what it waits for.
+    pub(super) fn stage(&self) -> String {
         let (built, of) = self.shards();
-        let (rows, total) = self.rows();
-        let rows = match (self.number("rows_built"), total) {
-            (None, _) => String::new(),
-            (Some(_), Some(total)) => format!(", {rows} of {total} rows"),
-            (Some(_), None) => format!(", {rows} rows"),
-        };
         let waits = self.waits_for().map_or(String::new(), |what| format!(", waits for {what}"));
-        format!("{}: {built} of {of} shards{rows}{waits}", self.state())
+        format!("{}: {built} of {of} shards{waits}", self.state())
+    }
+
+    /// The same, with its rows.
+    pub(super) fn progress(&self) -> String {
+        match (self.number("rows_built"), self.number("rows_total")) {
+            (None, _) => self.stage(),
+            (Some(rows), Some(total)) => format!("{}, {rows} of {total} rows", self.stage()),
+            (Some(rows), None) => format!("{}, {rows} rows", self.stage()),
+        }
     }
 
     /// All that is known, for people.

@@ -20,6 +20,7 @@ impl Backend {
         place.shards.extend(config.shards.postgres.iter().map(|url| ShardPlace::Postgres { url: url.clone() }));
         place.only_if_new = !config.shards.said;
         place.strategy = config.strategy;
+        place.verify_indexes_every = config.verify_indexes_every.unwrap_or(place.verify_indexes_every);
         let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
         Ok(Backend { database })
     }

@@ -47,6 +47,9 @@ pub(crate) struct Given {
     /// Refuse connections without TLS, from this machine too
     #[arg(long, env = "ISLES_REQUIRE_TLS")]
     pub(crate) require_tls: bool,
+    /// How often each global index is compared with the rows and put right, in seconds; 0 for never [default: once a day]
+    #[arg(long, value_name = "SECONDS", env = "ISLES_VERIFY_INDEXES_EVERY")]
+    pub(crate) verify_indexes_every: Option<u64>,
     /// How logs are written
     #[arg(long, value_name = "FORMAT", env = "ISLES_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
@@ -93,6 +96,7 @@ pub(crate) struct File {
     strategy: Option<StrategyName>,
     listen: Option<String>,
     http: Option<String>,
+    verify_indexes_every: Option<u64>,
     #[serde(default)]
     tls: FileTls,
     #[serde(default)]
@@ -194,6 +198,8 @@ pub(crate) struct Config {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) require_tls: bool,
+    /// As the database has it, if not said.
+    pub(crate) verify_indexes_every: Option<Duration>,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: String,
     pub(crate) limits: Limits,
@@ -231,6 +237,7 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
         http: if http == "off" { None } else { Some(address("http", &http)?) },
         tls: given_tls.or(file_tls).map(|(certificate, key)| TlsFiles { certificate, key }),
         require_tls: given.require_tls || file.tls.require,
+        verify_indexes_every: given.verify_indexes_every.or(file.verify_indexes_every).map(Duration::from_secs),
         log_format: given.log_format.or(file.log.format).unwrap_or_default(),
         log_level: given.log_level.or(file.log.level).unwrap_or_else(|| "info".to_owned()),
         limits: file.limits,

@@ -58,6 +58,9 @@ enum Mode {
     /// Add, empty and remove shards while the database is used
     #[command(subcommand)]
     Shards(cli::shards::ShardsMode),
+    /// Make, watch, compare and rebuild global indexes
+    #[command(subcommand)]
+    Index(cli::indexes::IndexMode),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Mode::Tenants(mode) => (mode.format(), cli::tenants::run(mode)),
         Mode::Move(mode) => (mode.format(), cli::moves::run(mode)),
         Mode::Shards(mode) => (mode.format(), cli::shards::run(mode)),
+        Mode::Index(mode) => (mode.format(), cli::indexes::run(mode)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

@@ -1,5 +1,6 @@
 //! What is counted, for `/metrics`.
 
+mod indexes;
 mod moves;
 
 use crate::backend::Backend;
@@ -156,6 +157,7 @@ pub(crate) struct Metrics {
     errors: Family<OfClass, Counter>,
     /// None where there is no database.
     moves: Option<moves::Moves>,
+    indexes: Option<indexes::Indexes>,
 }
 
 /// Of one kind of statements.
@@ -181,12 +183,13 @@ impl Metrics {
             rows: Counter::default(),
             errors: Family::default(),
             moves: None,
+            indexes: None,
         };
         metrics.register();
         metrics
     }
 
-    /// Shows what the shards, the tenants and the moves of a database do, too.
+    /// Shows what the shards, the tenants, the moves and the global indexes of a database do, too.
     pub(crate) fn of(backend: &Arc<Backend>) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.registry.register_collector(Box::new(Shards(Arc::clone(backend))));
@@ -194,6 +197,9 @@ impl Metrics {
         let moves = moves::Moves::new(backend);
         metrics.registry.register_collector(Box::new(moves.clone()));
         metrics.moves = Some(moves);
+        let indexes = indexes::Indexes::new(backend);
+        metrics.registry.register_collector(Box::new(indexes.clone()));
+        metrics.indexes = Some(indexes);
         metrics
     }
 
@@ -256,6 +262,9 @@ impl Metrics {
     pub(crate) async fn look(&self) {
         if let Some(moves) = &self.moves {
             moves.look().await;
+        }
+        if let Some(indexes) = &self.indexes {
+            indexes.look().await;
         }
     }
 

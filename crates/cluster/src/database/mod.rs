@@ -96,6 +96,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How long closing waits for the transactions that are running.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 const CLOSE_POLL: Duration = Duration::from_millis(10);
+/// Entries do not go wrong by themselves; once a day damage is found before many have met it.
+const VERIFY_INDEXES_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a database is opened.
 #[derive(Debug, Clone)]
@@ -113,6 +115,8 @@ pub struct Config {
     pub sqlite: SqliteOptions,
     pub postgres: PostgresOptions,
     pub catalog: catalog::Options,
+    /// How often each global index is compared with the rows, and put right; never, if this is zero.
+    pub verify_indexes_every: Duration,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
@@ -129,6 +133,7 @@ impl Config {
             sqlite: SqliteOptions::default(),
             postgres: PostgresOptions::default(),
             catalog: catalog::Options::default(),
+            verify_indexes_every: VERIFY_INDEXES_EVERY,
             planted: None,
             planted_move: None,
         }
@@ -266,7 +271,7 @@ impl Database {
         database.learn_roles().await?;
         database.start_sweeper();
         database.forget_joins().await?;
-        database.start_indexes();
+        database.start_indexes(config.verify_indexes_every);
         database.resume_moves().await?;
         database.resume_drains();
         database.renew_figures();

@@ -179,8 +179,7 @@ impl Applier {
         if read < PAGE {
             self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
         }
-        count(&database.indexes.counted.pages, 1);
-        count(&database.indexes.counted.changes, read as u64);
+        database.indexes.counted.page(read);
         self.advance(database, &mut turn).await;
         Ok(read)
     }
@@ -191,10 +190,10 @@ impl Applier {
         turn.following.values().for_each(|following| following.index.applied(self.log, turn.position));
     }
 
-    /// Lets the log go up to here, now and then. If that fails, it is done later.
+    /// Lets the log go up to here, now and then, unless somebody has yet to read it. If that fails, it is done later.
     async fn advance(&self, database: &Database, turn: &mut Turn) {
         let elapsed = database.env.elapsed();
-        if elapsed < turn.advanced + ADVANCE_EVERY {
+        if elapsed < turn.advanced + ADVANCE_EVERY || database.indexes.kept.load(Ordering::SeqCst) > 0 {
             return;
         }
         turn.advanced = elapsed;
@@ -283,6 +282,9 @@ pub(super) async fn apply_page(
         }
     }
     for one in following {
+        if let Some(last) = changes.iter().rev().find(|change| change.table == one.index.definition.table) {
+            one.index.has_changed(shard, last.seq);
+        }
         one.counted.retain(|seq| *seq > through);
     }
     Ok(())

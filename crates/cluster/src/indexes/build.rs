@@ -8,9 +8,9 @@
 //! they are taken out first. Rows do not change shards while an index over them is built (I-17).
 
 use super::apply::{Following, Trouble, apply_page, build_stream, write};
+use super::lock;
 use super::store::{self, IndexRecord};
 use super::watch::Watched;
-use super::{count, lock};
 use crate::database::Database;
 use isles_engine::entries::{EntriesOf, EntryPart, EntryProgress};
 use isles_engine::error::ShardError;
@@ -35,6 +35,8 @@ pub(crate) struct Progress {
     pub(crate) group: GroupName,
     /// Rows that have been counted.
     pub(crate) rows: u64,
+    /// How many there are to be counted, as it was at the beginning.
+    pub(crate) total: Option<u64>,
     pub(crate) shard: Option<ShardId>,
     /// What it waits for.
     pub(crate) waits: Option<String>,
@@ -56,6 +58,9 @@ pub(super) async fn build(
     index: &Arc<Watched>,
     record: &mut IndexRecord,
 ) -> Result<(), SqlError> {
+    // Who watches wants to know; the build does not need it.
+    let total = rows_to_count(database, index, record).await.ok();
+    note(database, index, |progress| progress.total = total);
     for shard in database.shard_names() {
         if record.built.contains(&shard) {
             continue;
@@ -67,6 +72,19 @@ pub(super) async fn build(
         store::save(database.catalog().as_ref(), &index.definition.entries, record).await?;
     }
     Ok(())
+}
+
+/// Rows of the shards that are not in the index yet.
+async fn rows_to_count(database: &Database, index: &Watched, record: &IndexRecord) -> Result<u64, ShardError> {
+    let mut total = 0;
+    for shard in database.shard_names().iter().filter(|shard| !record.built.contains(shard)) {
+        let owned = owned(database, index, shard);
+        let mut snapshot = database.shards.get(shard).await?.snapshot().await?;
+        let rows = snapshot.bucket_rows(&index.definition.table).await?;
+        let is_owned = |bucket: &BucketId| owned.iter().any(|range| range.contains(&bucket.0));
+        total += rows.iter().filter(|(bucket, _)| is_owned(bucket)).map(|(_, rows)| rows).sum::<u64>();
+    }
+    Ok(total)
 }
 
 /// Changes what is known of a build.
@@ -175,7 +193,7 @@ async fn catch_up(
         apply_page(database, shard, &page.changes, page.through, vec![&mut *following]).await?;
         let read = page.changes.len();
         position = page.through;
-        count(&database.indexes.counted.changes, read as u64);
+        database.indexes.counted.page(read);
         if read == *EVENT_ROWS.end() {
             continue;
         }

@@ -69,6 +69,7 @@ pub(crate) async fn find(
         stamps.into_iter().map(|((at, bucket), stamp)| (wanted[at].index.clone(), bucket, stamp)).collect();
     let still = Still(Arc::new(move || seen.iter().all(|(index, bucket, stamp)| index.stamp(*bucket) == *stamp)));
     count(&database.indexes.counted.lookups, 1);
+    wanted.iter().for_each(|one| one.index.used());
     Ok(Some(Found { buckets, unapplied, still }))
 }
 

@@ -218,7 +218,7 @@ async fn leave(database: &Database, entries: &Arc<str>) {
 /// Waits until no rows of the index's table are being moved; from then on none begin to.
 async fn begin_build(database: &Arc<Database>, index: &Arc<Watched>) -> Result<(), SqlError> {
     let (indexes, definition) = (&database.indexes, &index.definition);
-    let progress = Progress { group: definition.group.clone(), rows: 0, shard: None, waits: None };
+    let progress = Progress { group: definition.group.clone(), rows: 0, total: None, shard: None, waits: None };
     loop {
         let gate = indexes.gate.lock().await;
         let schema = database.schema();
@@ -292,7 +292,7 @@ impl Database {
     /// Throws the entries of an index away; the keeper counts all rows again.
     pub(super) async fn rebuild(&self, index: &Arc<Watched>, why: &str) -> Result<(), SqlError> {
         let entries = &index.definition.entries;
-        index.is_ready.store(false, Ordering::SeqCst);
+        index.begin_anew();
         leave(self, entries).await;
         let mut record = match store::load(self.catalog().as_ref(), entries).await? {
             Some(record) => record,

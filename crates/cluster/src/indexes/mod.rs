@@ -27,6 +27,10 @@
 //!   * [`store`]   what the catalog keeps of an index
 //!   * [`keep`]    who builds, follows and gives up
 //!   * [`verify`]  entries, compared with rows
+//!   * [`json`]    what operators send, taken apart field by field
+//!   * [`mend`]    entries by hand: pages of them, and changes that the rows confirm
+//!   * [`jobs`]    requests to compare some shards, done one pass after the other
+//!   * [`reconcile`]  all indexes compared, now and then
 //!   * [`show`]    what operators see
 //!
 //! Invariants (docs/invariants.md):
@@ -41,7 +45,11 @@ mod build;
 pub(crate) mod define;
 mod duplicates;
 pub(crate) mod find;
+mod jobs;
+mod json;
 mod keep;
+mod mend;
+mod reconcile;
 mod show;
 mod store;
 mod verify;
@@ -50,15 +58,19 @@ pub(crate) mod watch;
 use crate::database::Database;
 use apply::Applier;
 use isles_engine::entries::Observed;
+use isles_kernel::error::SqlError;
 use isles_kernel::names::{GroupName, ShardId};
 use isles_kernel::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
-use watch::Watch;
+use watch::{Watch, Watched};
 
-pub use show::IndexInfo;
+pub use jobs::{Job, JobInfo, JobState, Operation};
+pub use mend::{EntryChange, EntryOutcome, EntryPage, EntryRow, PAGE_LIMIT};
+pub use show::{IndexInfo, IndexWork, PAGE_BOUNDS};
 pub use store::State;
 pub use verify::Verified;
 
@@ -73,6 +85,11 @@ pub(crate) struct Indexes {
     builds: Mutex<BTreeMap<Arc<str>, build::Progress>>,
     /// Held by whoever begins a build, or plans a move: neither begins while the other is under way.
     pub(crate) gate: tokio::sync::Mutex<()>,
+    /// Held by whoever compares entries with rows: what two found wrong would be mended twice.
+    comparing: tokio::sync::Mutex<()>,
+    /// How many want logs to be kept although all is in the entries.
+    kept: AtomicUsize,
+    jobs: jobs::Jobs,
     counted: Counted,
 }
 
@@ -88,6 +105,21 @@ pub(crate) struct Counted {
     pub(crate) changes: AtomicU64,
     /// Entries that were changed.
     pub(crate) entries: AtomicU64,
+    /// Pages by how many changes they had, as [`PAGE_BOUNDS`] says.
+    pub(crate) page_sizes: [AtomicU64; PAGE_BOUNDS.len() + 1],
+}
+
+impl Counted {
+    /// A page of so many changes was applied. One without any says only that a log has come further.
+    fn page(&self, changes: usize) {
+        if changes == 0 {
+            return;
+        }
+        count(&self.pages, 1);
+        count(&self.changes, changes as u64);
+        let at = PAGE_BOUNDS.iter().position(|bound| changes as u64 <= *bound).unwrap_or(PAGE_BOUNDS.len());
+        count(&self.page_sizes[at], 1);
+    }
 }
 
 fn count(of: &AtomicU64, n: u64) {
@@ -135,7 +167,22 @@ impl Indexes {
 }
 
 impl Database {
-    pub(crate) fn start_indexes(self: &Arc<Self>) {
+    /// Indexes are kept up from here on, and compared with the rows so often; never, if that is zero.
+    pub(crate) fn start_indexes(self: &Arc<Self>, verify_every: Duration) {
         keep::start(self);
+        jobs::start(self);
+        reconcile::start(self, verify_every);
+    }
+
+    /// The index that operators call by this name.
+    fn index_named(&self, name: &str) -> Result<Arc<Watched>, SqlError> {
+        let found = self.indexes.watch.all().into_iter().find(|index| index.definition.name == name);
+        let error = || SqlError::new("42704", format!("there is no global index \"{name}\""));
+        found.ok_or_else(|| error().with_hint("SHOW INDEXES lists them"))
+    }
+
+    /// What an index is known by below its name.
+    pub fn entries_of_index(&self, name: &str) -> Result<String, SqlError> {
+        Ok(self.index_named(name)?.definition.entries.to_string())
     }
 }

@@ -9,6 +9,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::{Seq, ShardId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long one who needs the entries up to date waits for that.
@@ -28,6 +29,8 @@ pub struct IndexInfo {
     pub shards: (usize, usize),
     /// Rows that the build under way has counted.
     pub rows_built: Option<u64>,
+    /// How many it has to count, as it was when it began.
+    pub rows_total: Option<u64>,
     /// What the build waits for.
     pub waits: Option<String>,
     /// Changes that are in the logs and not in the entries, at most.
@@ -38,7 +41,35 @@ pub struct IndexInfo {
     pub pending: usize,
     /// Whether statements are led by it at this moment.
     pub is_used: bool,
+    /// Statements that it has led since the database was opened.
+    pub lookups: u64,
     pub error: Option<String>,
+    /// When all of it was last compared with the rows, in milliseconds since 1970, and how many entries were wrong.
+    pub verified_at: Option<u64>,
+    pub differences: Option<u64>,
+}
+
+/// Pages of a log are told apart by how many changes they have: up to each of these, or more.
+pub const PAGE_BOUNDS: [u64; 6] = [1, 10, 50, 200, 500, 1_000];
+
+/// What was done for indexes since the database was opened.
+#[derive(Debug, Clone, Default)]
+pub struct IndexWork {
+    /// Statements that were led by an index, and those that an index could not lead at that moment.
+    pub lookups: u64,
+    pub fallbacks: u64,
+    /// Pages of change logs that were applied, the changes in them, and how many had so many.
+    pub pages: u64,
+    pub changes: u64,
+    pub page_sizes: [u64; PAGE_BOUNDS.len() + 1],
+    /// Entries that were changed.
+    pub entries: u64,
+    /// Additions that are noted and not applied yet, of all indexes.
+    pub pending: usize,
+    /// Jobs that wait or run, and those that are done or have failed.
+    pub jobs_queued: usize,
+    pub jobs_done: u64,
+    pub jobs_failed: u64,
 }
 
 impl Database {
@@ -62,6 +93,7 @@ impl Database {
         for index in self.indexes.watch.all() {
             let definition = &index.definition;
             let record = store::load(self.catalog().as_ref(), &definition.entries).await?;
+            let verified = store::load_verified(self.catalog().as_ref(), &definition.entries).await?;
             let build = builds.get(&definition.entries);
             infos.push(IndexInfo {
                 entries: definition.entries.to_string(),
@@ -71,16 +103,39 @@ impl Database {
                 state: record.as_ref().map_or(State::Building, |record| record.state),
                 shards: (record.as_ref().map_or(0, |record| record.built.len()), shards.len()),
                 rows_built: build.map(|build| build.rows),
+                rows_total: build.and_then(|build| build.total),
                 waits: build.and_then(|build| build.waits.clone()),
                 lag,
                 lag_ms,
                 pending: index.waiting(),
                 is_used: index.can_be_read(),
+                lookups: index.lookups(),
                 error: record.and_then(|record| record.error).or_else(|| trouble.clone()),
+                verified_at: verified.map(|verified| verified.at),
+                differences: verified.map(|verified| verified.differences),
             });
         }
         infos.sort_by(|a, b| (&a.table, &a.name).cmp(&(&b.table, &b.name)));
         Ok(infos)
+    }
+
+    /// Figures for metrics.
+    pub fn index_work(&self) -> IndexWork {
+        let counted = &self.indexes.counted;
+        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let (jobs_queued, jobs_done, jobs_failed) = self.indexes.jobs.counts();
+        IndexWork {
+            lookups: read(&counted.lookups),
+            fallbacks: read(&counted.fallbacks),
+            pages: read(&counted.pages),
+            changes: read(&counted.changes),
+            page_sizes: std::array::from_fn(|at| read(&counted.page_sizes[at])),
+            entries: read(&counted.entries),
+            pending: self.indexes.watch.all().iter().map(|index| index.waiting()).sum(),
+            jobs_queued,
+            jobs_done,
+            jobs_failed,
+        }
     }
 
     /// Waits until all that is committed now is in the entries: of all shards' logs, or of one.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 const PREFIX: &str = "index/";
+const VERIFIED: &str = "index-verified/";
 const PAGE: usize = 1_000;
 
 /// What can be done with an index.
@@ -53,6 +54,15 @@ pub(super) struct IndexRecord {
     pub(super) ready_at: Option<u64>,
 }
 
+/// What became of the last comparison of all entries of an index with the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct VerifiedRecord {
+    /// Milliseconds since 1970.
+    pub(super) at: u64,
+    pub(super) differences: u64,
+    pub(super) repaired: u64,
+}
+
 fn key(entries: &str) -> Result<Key, SqlError> {
     Key::new(format!("{PREFIX}{entries}")).map_err(catalog_error)
 }
@@ -68,13 +78,34 @@ pub(super) async fn save(catalog: &dyn Catalog, entries: &str, record: &IndexRec
     catalog.commit(put).await.map(drop).map_err(catalog_error)
 }
 
+fn verified_key(entries: &str) -> Result<Key, SqlError> {
+    Key::new(format!("{VERIFIED}{entries}")).map_err(catalog_error)
+}
+
+pub(super) async fn load_verified(catalog: &dyn Catalog, entries: &str) -> Result<Option<VerifiedRecord>, SqlError> {
+    let record = catalog.get(&verified_key(entries)?).await.map_err(catalog_error)?.value;
+    record.map(|record| record.json().map_err(catalog_error)).transpose()
+}
+
+/// Apart from the index's own record, which the keeper alone writes.
+pub(super) async fn save_verified(
+    catalog: &dyn Catalog,
+    entries: &str,
+    record: &VerifiedRecord,
+) -> Result<(), SqlError> {
+    let put = Transaction::new().put_json(verified_key(entries)?, record).map_err(catalog_error)?;
+    catalog.commit(put).await.map(drop).map_err(catalog_error)
+}
+
 /// Removes the records of indexes that there are not any more.
 pub(super) async fn retain(catalog: &dyn Catalog, is_there: impl Fn(&str) -> bool) -> Result<(), SqlError> {
-    let page = catalog.list(PREFIX, None, PAGE).await.map_err(catalog_error)?;
-    for record in page.records {
-        if !is_there(record.key.as_str().trim_start_matches(PREFIX)) {
-            let delete = Transaction::new().delete(record.key);
-            catalog.commit(delete).await.map_err(catalog_error)?;
+    for prefix in [PREFIX, VERIFIED] {
+        let page = catalog.list(prefix, None, PAGE).await.map_err(catalog_error)?;
+        for record in page.records {
+            if !is_there(record.key.as_str().trim_start_matches(prefix)) {
+                let delete = Transaction::new().delete(record.key);
+                catalog.commit(delete).await.map_err(catalog_error)?;
+            }
         }
     }
     Ok(())

@@ -41,6 +41,13 @@ pub(crate) struct Watched {
     since: AtomicU64,
     /// It has been built, and nobody has found it to be wrong.
     pub(crate) is_ready: AtomicBool,
+    /// How often it was built anew.
+    builds: AtomicU64,
+    /// Statements that it led, and how many those were when somebody last ranked indexes by it.
+    lookups: AtomicU64,
+    ranked: AtomicU64,
+    /// The last change of its table that was applied, of each shard's log; none since the database was opened, if absent.
+    changed: Mutex<BTreeMap<ShardId, Seq>>,
 }
 
 #[derive(Default)]
@@ -66,8 +73,51 @@ impl Watched {
             incomplete: AtomicUsize::new(0),
             since: AtomicU64::new(definition.since.0),
             is_ready: AtomicBool::new(false),
+            builds: AtomicU64::new(0),
+            lookups: AtomicU64::new(0),
+            ranked: AtomicU64::new(0),
+            changed: Mutex::default(),
             definition,
         }
+    }
+
+    /// Its entries are thrown away: whoever compares them with rows must not mend them any more.
+    pub(crate) fn begin_anew(&self) {
+        self.is_ready.store(false, Ordering::SeqCst);
+        self.builds.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn builds(&self) -> u64 {
+        self.builds.load(Ordering::SeqCst)
+    }
+
+    /// Changes of its table are in the entries, the last of them at this position.
+    pub(crate) fn has_changed(&self, shard: &ShardId, seq: Seq) {
+        let mut changed = lock(&self.changed);
+        let last = changed.entry(shard.clone()).or_default();
+        *last = seq.max(*last);
+    }
+
+    pub(crate) fn last_change(&self, shard: &ShardId) -> Seq {
+        lock(&self.changed).get(shard).copied().unwrap_or_default()
+    }
+
+    /// It leads a statement.
+    pub(crate) fn used(&self) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::Relaxed)
+    }
+
+    /// How many statements it has led since the last [`Watched::rank`].
+    pub(crate) fn lookups_lately(&self) -> u64 {
+        self.lookups().saturating_sub(self.ranked.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn rank(&self) {
+        self.ranked.store(self.lookups(), Ordering::Relaxed);
     }
 
     pub(crate) fn since(&self) -> SchemaVersion {

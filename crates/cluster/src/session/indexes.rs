@@ -1,6 +1,7 @@
 //! Statements about global indexes.
 
 use super::copy::{qualified, quoted};
+use super::moves::time;
 use super::plans::{number_field, text_field};
 use super::{Answer, Result, Rows, Session};
 use crate::execute::bounds::Bounds;
@@ -10,7 +11,7 @@ use isles_kernel::schema::{Key, SchemaChange, relation_name, relation_parts};
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::{IndexName, IndexStatement};
 use isles_sql::tree::Field;
-use isles_sql::types::{BOOL, Type};
+use isles_sql::types::{BOOL, TIMESTAMPTZ, Type};
 use std::time::Duration;
 
 /// How often one who waits for an index looks.
@@ -28,6 +29,9 @@ pub(super) fn fields(statement: &IndexStatement) -> Option<Vec<Field>> {
             fields.push(flag_field("used"));
             fields.extend(["lag", "lag_ms", "pending", "shards_built", "shards", "rows_built"].map(number_field));
             fields.extend(["waits_for", "error"].map(text_field));
+            fields.push(number_field("rows_total"));
+            fields.push(Field { name: "verified_at".into(), ty: Type::of(TIMESTAMPTZ) });
+            fields.extend(["differences", "lookups"].map(number_field));
             Some(fields)
         }
         IndexStatement::Verify { .. } => {
@@ -157,6 +161,10 @@ fn row(info: &IndexInfo) -> Vec<Value> {
         info.rows_built.map_or(Value::Null, number),
         text(info.waits.as_ref()),
         text(info.error.as_ref()),
+        info.rows_total.map_or(Value::Null, number),
+        info.verified_at.map_or(Value::Null, time),
+        info.differences.map_or(Value::Null, number),
+        number(info.lookups),
     ]
 }
 

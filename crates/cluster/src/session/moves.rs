@@ -82,7 +82,8 @@ fn number(n: u64) -> Value {
     Value::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }
 
-fn time(millis: u64) -> Value {
+/// A moment, given in milliseconds since 1970.
+pub(super) fn time(millis: u64) -> Value {
     Value::TimestampTz(i64::try_from(millis).unwrap_or(i64::MAX / 1_000).saturating_sub(EPOCH_MS).saturating_mul(1_000))
 }
 

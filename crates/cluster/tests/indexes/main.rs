@@ -8,6 +8,7 @@ mod failures;
 #[path = "../session/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions")]
 mod harness;
+mod jobs;
 mod leading;
 mod unique;
 
@@ -42,6 +43,12 @@ impl World {
     /// Closes it and opens it again, as a restart does.
     pub(crate) async fn reopen(self) -> World {
         World { db: self.db.reopen(&self.config).await, config: self.config }
+    }
+
+    /// The same, with a configuration that is a little different.
+    pub(crate) async fn reopen_with(mut self, change: impl FnOnce(&mut Config)) -> World {
+        change(&mut self.config);
+        self.reopen().await
     }
 }
 
@@ -95,6 +102,17 @@ mod runs {
         columns_may_move,
         expressions_and_some_rows_are_indexed,
         shards_come_and_go,
+    }
+    on_both_engines! {
+        jobs:
+        a_job_mends_the_shards_that_it_names,
+        jobs_that_wait_together_are_one_pass,
+        a_job_about_what_there_is_not_is_refused,
+        entries_are_shown_by_shard,
+        reordered_jobs,
+        a_batch_is_confirmed_by_the_rows,
+        indexes_are_compared_now_and_then,
+        nobody_waits_for_a_comparison,
     }
     on_both_engines! {
         unique:

@@ -58,7 +58,13 @@ impl Db {
     pub(crate) async fn reopen(self, config: &Config) -> Db {
         self.database.close().await.expect("it closes");
         let Db { database, folder } = self;
+        // Tasks of the database hold it until they have seen that it is closed.
+        let held = Arc::downgrade(&database);
         drop(database);
+        let begun = std::time::Instant::now();
+        while held.strong_count() > 0 && begun.elapsed() < std::time::Duration::from_secs(10) {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
         Db::open(folder, config).await
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod demo;
 pub(crate) mod shard_files;
 
 pub(crate) mod client;
+pub(crate) mod indexes;
 pub(crate) mod moves;
 pub(crate) mod serve;
 pub(crate) mod shards;

@@ -1,4 +1,4 @@
-//! Moves where operators are: the command line, HTTP and SQL, against servers over shards of both engines.
+//! Moves, shards and global indexes where operators are: the command line, HTTP and SQL, against servers over shards of both engines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,6 +11,7 @@ mod load;
 
 mod cli;
 mod http;
+mod indexes;
 mod rows;
 mod shards;
 mod sql;

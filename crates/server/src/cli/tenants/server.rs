@@ -78,7 +78,11 @@ pub(in crate::cli) fn refusal(error: &tokio_postgres::Error) -> Failure {
     let Some(refusal) = error.as_db_error() else {
         return Failure::usage(format!("the connection has ended: {error}")).code("unreachable");
     };
-    let failure = Failure::check(refusal.message()).code(refusal.code().code());
+    let message = match refusal.detail() {
+        Some(detail) => format!("{}: {detail}", refusal.message()),
+        None => refusal.message().to_owned(),
+    };
+    let failure = Failure::check(message).code(refusal.code().code());
     match refusal.hint() {
         Some(hint) => failure.hint(hint),
         None => failure,

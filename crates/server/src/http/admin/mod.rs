@@ -1,18 +1,20 @@
-//! `/admin`: moves, the routing and the rows of single shards, for administrators.
+//! `/admin`: moves, the routing, global indexes and the rows of single shards, for administrators.
 //!
 //! In reading order:
 //!   * [`gate`]     who may, what a body is, how answers and refusals look
 //!   * [`members`]  shards that come and go
 //!   * [`split`]    plans of moves; a split is the older word for one
 //!   * [`metrics`]  figures of each plan
+//!   * [`indexes`]  global indexes, jobs for them, their entries
 //!   * [`routing`]  the routing, its versions, and what differs between two of them
 //!   * [`rows`]     rows as JSON, exact for every type
 //!   * [`shard`]    export, import and events of a shard
 //!
-//! Everything that is done here can be done by SQL, too, and goes the same way in below it; only `shard` has no
-//! statement.
+//! Everything that is done here can be done by SQL, too, and goes the same way in below it; only `shard`, and
+//! jobs and entries of indexes, have no statement.
 
 mod gate;
+mod indexes;
 mod members;
 mod metrics;
 mod routing;
@@ -47,6 +49,13 @@ pub(super) fn routes(import_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc
         ("/admin/shards/{shard}/export", post(shard::export).layer(small())),
         ("/admin/shards/{shard}/import", post(shard::import).layer(DefaultBodyLimit::max(import_bytes))),
         ("/admin/shards/{shard}/events", post(shard::events).layer(small())),
+        ("/admin/indexes", get(indexes::list)),
+        ("/admin/indexes/jobs", get(indexes::jobs).post(indexes::enqueue).layer(small())),
+        ("/admin/indexes/entries", post(indexes::maintain).layer(small())),
+        ("/admin/indexes/{name}", get(indexes::show).delete(indexes::remove)),
+        ("/admin/indexes/{name}/verify", post(indexes::verify).layer(small())),
+        ("/admin/indexes/{name}/rebuild", post(indexes::rebuild).layer(small())),
+        ("/admin/indexes/{name}/entries", get(indexes::entries)),
         ("/admin/routing", get(routing::current)),
         ("/admin/routing/history", get(routing::history)),
         ("/admin/routing/diff", get(routing::diff)),

@@ -9,6 +9,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::{Seq, ShardId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long one who needs the entries up to date waits for that.
@@ -41,7 +42,35 @@ pub struct IndexInfo {
     pub error: Option<String>,
 }
 
+/// What statements and appliers have done since the database was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IndexWork {
+    /// Looks that led a statement.
+    pub lookups: u64,
+    /// Looks at an index that could not be read, whereupon all shards were asked.
+    pub fallbacks: u64,
+    /// Comparisons by which a statement learned that keys had been added since its look.
+    pub overtaken: u64,
+    /// Pages of change logs that were applied, the changes in them, and the entries that they changed.
+    pub pages: u64,
+    pub changes: u64,
+    pub entries: u64,
+}
+
 impl Database {
+    pub fn index_work(&self) -> IndexWork {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counted = &self.indexes.counted;
+        IndexWork {
+            lookups: of(&counted.lookups),
+            fallbacks: of(&counted.fallbacks),
+            overtaken: of(&counted.overtaken),
+            pages: of(&counted.pages),
+            changes: of(&counted.changes),
+            entries: of(&counted.entries),
+        }
+    }
+
     /// All global indexes, by table and name.
     pub async fn global_indexes(&self) -> Result<Vec<IndexInfo>, SqlError> {
         let (mut lag, mut lag_ms, mut trouble) = (0, 0, None);

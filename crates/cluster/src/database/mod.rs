@@ -57,7 +57,7 @@ use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
-use crate::indexes::Indexes;
+use crate::indexes::{self, Indexes};
 use crate::moves::{self, Moves};
 use crate::roles;
 use crate::session::plans::Plans;
@@ -120,6 +120,7 @@ pub struct Config {
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
+    pub planted_index: Option<indexes::Planted>,
 }
 
 impl Config {
@@ -136,6 +137,7 @@ impl Config {
             verify_indexes_every: VERIFY_INDEXES_EVERY,
             planted: None,
             planted_move: None,
+            planted_index: None,
         }
     }
 
@@ -217,7 +219,7 @@ impl Database {
         let members = members::open(&*catalog, &about, &config).await?;
         let names: Vec<ShardId> = members.names().cloned().collect();
         let places = members.shards.iter().map(|member| (member.name.clone(), member.place.clone()));
-        let indexes = Arc::new(Indexes::default());
+        let indexes = Arc::new(Indexes::new(config.planted_index));
         let options = (
             SqliteOptions { observed: indexes.observed(), ..config.sqlite },
             PostgresOptions { observed: indexes.observed(), ..config.postgres },

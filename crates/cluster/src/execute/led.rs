@@ -97,6 +97,7 @@ impl Runner<'_> {
 
     async fn look(&self, target: &IndexTarget, policy: &RoutingPolicy) -> Result<Option<Arc<Found>>, SqlError> {
         if self.led.gives_up.load(Ordering::Relaxed) {
+            self.database.indexes.note_fallback();
             return Ok(None);
         }
         let Some(wanted) = self.wanted(target)? else { return Ok(None) };

@@ -137,7 +137,7 @@ impl Applier {
                     Err(_) => Some(RETRY),
                 },
                 Err(Trouble::Lost(indexes, why)) => {
-                    open.give_up_indexes(&indexes, &why).await;
+                    open.give_up_indexes(&self.shard, &indexes, &why).await;
                     Some(RETRY)
                 }
                 Err(Trouble::Later(error)) => {
@@ -256,8 +256,10 @@ pub(super) async fn apply_page(
     for one in &following {
         let definition = &one.index.definition;
         let mut deltas = Deltas::default();
+        // An index that has just been built may be ahead of the others: what came before its schema is in it.
+        let counted = one.come.iter().min().copied().unwrap_or_default();
         for change in changes.iter().filter(|change| change.table == definition.table) {
-            if one.counted.contains(&change.seq) {
+            if change.seq <= counted || one.counted.contains(&change.seq) {
                 continue;
             }
             if change.schema < one.index.since() {

@@ -101,6 +101,10 @@ async fn build_shard(
     record: &mut IndexRecord,
 ) -> Result<(), SqlError> {
     let entries = &index.definition.entries;
+    // A build that failed at its very end has let the applier follow already.
+    if let Some(applier) = database.indexes.applier(shard) {
+        applier.turn.lock().await.following.remove(entries);
+    }
     if record.begun.contains(shard) {
         let owned = owned(database, index, shard).into_iter().flatten().map(BucketId).collect();
         clear(database, index, &EntriesOf::Source(Source::log(shard), owned)).await?;

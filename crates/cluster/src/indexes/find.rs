@@ -3,8 +3,8 @@
 //! The noted additions are read before the entries: an addition leaves the first only when it is in the second. What was
 //! found holds for as long as nothing is added to the keys' entry buckets, which [`Found::still`] tells.
 
-use super::count;
 use super::watch::Watched;
+use super::{Indexes, Planted, count};
 use crate::database::Database;
 use crate::execute::transaction::open_shard;
 use isles_engine::entries::{EntryProbe, Still};
@@ -16,6 +16,9 @@ use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{ENTRY_BUCKETS, entry_group};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Looks that find nothing, because keys come and go all the time. Beyond this all shards are asked.
+const MAX_LOOKS: usize = 3;
 
 /// Keys that are looked for in one index.
 pub(crate) struct Wanted {
@@ -40,19 +43,34 @@ fn entry_buckets(range: &KeyRange) -> Vec<u32> {
 }
 
 /// Looks for all of `wanted`; None if an index among them cannot be read now.
+///
+/// Whoever is led nowhere takes no snapshot, and so compares nothing later. A row may have gone from the entries after
+/// another one with its key was noted: nothing is found, although there always was one. So it is compared here (I-24).
 pub(crate) async fn find(
     database: &Database,
     policy: &RoutingPolicy,
     wanted: &[Wanted],
 ) -> Result<Option<Found>, SqlError> {
+    for _ in 0..MAX_LOOKS {
+        match look(database, policy, wanted).await? {
+            Some(found) if found.buckets.is_empty() && !found.still.holds() => {}
+            found => return Ok(found),
+        }
+    }
+    database.indexes.note_fallback();
+    Ok(None)
+}
+
+async fn look(database: &Database, policy: &RoutingPolicy, wanted: &[Wanted]) -> Result<Option<Found>, SqlError> {
+    let indexes = &database.indexes;
     let mut stamps: BTreeMap<(usize, u32), u64> = BTreeMap::new();
     for (at, one) in wanted.iter().enumerate() {
         for bucket in one.ranges.iter().flat_map(entry_buckets) {
             stamps.entry((at, bucket)).or_insert_with(|| one.index.stamp(bucket));
         }
     }
-    if !wanted.iter().all(|one| one.index.can_be_read()) {
-        count(&database.indexes.counted.fallbacks, 1);
+    if !wanted.iter().all(|one| one.index.can_be_read()) && !indexes.plants(Planted::ReadUnbuilt) {
+        indexes.note_fallback();
         return Ok(None);
     }
     let mut buckets = BTreeSet::new();
@@ -67,10 +85,20 @@ pub(crate) async fn find(
     buckets.extend(applied);
     let seen: Vec<(Arc<Watched>, u32, u64)> =
         stamps.into_iter().map(|((at, bucket), stamp)| (wanted[at].index.clone(), bucket, stamp)).collect();
-    let still = Still(Arc::new(move || seen.iter().all(|(index, bucket, stamp)| index.stamp(*bucket) == *stamp)));
-    count(&database.indexes.counted.lookups, 1);
+    count(&indexes.counted.lookups, 1);
     wanted.iter().for_each(|one| one.index.used());
-    Ok(Some(Found { buckets, unapplied, still }))
+    Ok(Some(Found { buckets, unapplied, still: still(indexes.clone(), seen) }))
+}
+
+/// Whether entry buckets have the stamps that they had at the look.
+fn still(indexes: Arc<Indexes>, seen: Vec<(Arc<Watched>, u32, u64)>) -> Still {
+    Still(Arc::new(move || {
+        let holds = seen.iter().all(|(index, bucket, stamp)| index.stamp(*bucket) == *stamp);
+        if !holds {
+            count(&indexes.counted.overtaken, 1);
+        }
+        holds || indexes.plants(Planted::NoLookAgain)
+    }))
 }
 
 async fn read_entries(

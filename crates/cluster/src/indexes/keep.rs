@@ -67,10 +67,28 @@ async fn keep(database: &Arc<Database>) -> Result<(), SqlError> {
     }
     follow_logs(database).await?;
     store::retain(catalog.as_ref(), |entries| all.iter().any(|index| *index.definition.entries == *entries)).await?;
-    for index in &all {
-        keep_index(database, index).await?;
+    let mut records = Vec::new();
+    for index in all {
+        let record = load(database, &index).await?;
+        records.push((index, record));
+    }
+    join_built(database, &records).await?;
+    for (index, record) in records {
+        keep_index(database, &index, record).await?;
     }
     find_lost(database).await
+}
+
+async fn load(database: &Database, index: &Watched) -> Result<IndexRecord, SqlError> {
+    let (catalog, entries) = (database.catalog(), &index.definition.entries);
+    match store::load(catalog.as_ref(), entries).await? {
+        Some(record) => Ok(record),
+        None => {
+            let record = new_record(database, index);
+            store::save(catalog.as_ref(), entries, &record).await?;
+            Ok(record)
+        }
+    }
 }
 
 /// Lets go of all logs, if any is followed.
@@ -111,28 +129,52 @@ async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
     Ok(())
 }
 
-async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>) -> Result<(), SqlError> {
+async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>, mut record: IndexRecord) -> Result<(), SqlError> {
     let entries = &index.definition.entries;
-    let catalog = database.catalog();
-    let mut record = match store::load(catalog.as_ref(), entries).await? {
-        Some(record) => record,
-        None => {
-            let record = new_record(database, index);
-            store::save(catalog.as_ref(), entries, &record).await?;
-            record
-        }
-    };
+    let anew = lock(&database.indexes.anew).remove(entries);
+    if let Some(why) = anew
+        && let Err(error) = begin_again(database, index, &mut record, &why).await
+    {
+        lock(&database.indexes.anew).insert(entries.clone(), why);
+        return Err(error);
+    }
     remember_places(database, index, &mut record).await?;
     if record.state == State::Failed {
         return Ok(());
     }
-    join_built(database, index, &record).await?;
     let is_whole = database.shard_names().iter().all(|name| record.built.contains(name));
     if record.state == State::Ready && is_whole {
-        index.is_ready.store(true, Ordering::SeqCst);
+        make_ready(database, index);
         return Ok(());
     }
     build_index(database, index, &mut record).await
+}
+
+/// From here on the index is read, unless somebody has found meanwhile that it must be built anew.
+fn make_ready(database: &Database, index: &Watched) {
+    let anew = lock(&database.indexes.anew);
+    if !anew.contains_key(&index.definition.entries) {
+        index.is_ready.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Throws the entries of an index away. All shards have begun: if this is cut short, each one's entries are taken out
+/// before its rows are counted.
+async fn begin_again(
+    database: &Database,
+    index: &Arc<Watched>,
+    record: &mut IndexRecord,
+    why: &str,
+) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    leave(database, entries).await;
+    record.state = State::Rebuilding;
+    record.error = Some(why.into());
+    record.built.clear();
+    record.begun = database.shard_names().into_iter().collect();
+    record.since = database.schema().version;
+    store::save(database.catalog().as_ref(), entries, record).await?;
+    build::clear(database, index, &EntriesOf::Index).await
 }
 
 fn new_record(database: &Database, index: &Watched) -> IndexRecord {
@@ -143,6 +185,7 @@ fn new_record(database: &Database, index: &Watched) -> IndexRecord {
         error: None,
         places: index.definition.places(),
         since: index.since(),
+        routed: database.routing.current().version(),
         created_at: database.env.now_micros() / 1_000,
         ready_at: None,
     }
@@ -159,17 +202,22 @@ async fn remember_places(database: &Database, index: &Watched, record: &mut Inde
     store::save(database.catalog().as_ref(), &index.definition.entries, record).await
 }
 
-/// The appliers of shards whose rows are in the index bring it their changes.
-async fn join_built(database: &Database, index: &Arc<Watched>, record: &IndexRecord) -> Result<(), SqlError> {
-    for name in &record.built {
-        let Some(applier) = database.indexes.applier(name) else { continue };
+/// The appliers of shards whose rows are in indexes bring them their changes. All join an applier at once: from then on it
+/// goes on in its log, and one that came later would miss what it has passed.
+async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]) -> Result<(), SqlError> {
+    let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
+    for applier in appliers {
         let mut turn = applier.turn.lock().await;
-        if turn.following.contains_key(&index.definition.entries) {
-            continue;
+        let mut joining = Vec::new();
+        for (index, record) in records {
+            let is_built = record.built.contains(&applier.shard) && record.state != State::Failed;
+            if is_built && !turn.following.contains_key(&index.definition.entries) {
+                let come = positions(database, index, &applier.shard).await?;
+                joining.push(Following { index: index.clone(), come, counted: BTreeSet::new() });
+            }
         }
-        let come = positions(database, index, name).await?;
-        let following = Following { index: index.clone(), come, counted: BTreeSet::new() };
-        turn.following.insert(index.definition.entries.clone(), following);
+        let named = |one: Following| (one.index.definition.entries.clone(), one);
+        turn.following.extend(joining.into_iter().map(named));
     }
     Ok(())
 }
@@ -178,6 +226,13 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
     let indexes = &database.indexes;
     let entries = &index.definition.entries;
     begin_build(database, index).await?;
+    let routed = database.routing.current().version();
+    let is_begun = !record.built.is_empty() || !record.begun.is_empty();
+    if record.state != State::Ready && is_begun && record.routed != routed {
+        // Rows may have gone from a shard that has not been counted to one that has.
+        begin_again(database, index, record, "rows were moved while it was not built").await?;
+    }
+    record.routed = routed;
     let built = match build::build(database, index, record).await {
         Ok(()) if index.definition.unique => duplicates::duplicates(database, index).await,
         built => built.map(|()| None),
@@ -189,7 +244,7 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
         record.ready_at = Some(database.env.now_micros() / 1_000);
         record.error = None;
         store::save(database.catalog().as_ref(), entries, record).await?;
-        index.is_ready.store(true, Ordering::SeqCst);
+        make_ready(database, index);
         tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
     }
     lock(&indexes.builds).remove(entries);
@@ -267,14 +322,15 @@ async fn find_lost(database: &Database) -> Result<(), SqlError> {
 
 impl Database {
     /// These cannot be kept up any more, and are built anew.
-    pub(super) async fn give_up_indexes(&self, indexes: &[Arc<str>], why: &str) {
+    pub(super) async fn give_up_indexes(&self, shard: &ShardId, indexes: &[Arc<str>], why: &str) {
         for entries in indexes {
+            let Some(index) = self.indexes.watch.get(entries) else { continue };
             tracing::warn!(index = %entries, why, "a global index is built anew");
-            if let Some(index) = self.indexes.watch.get(entries)
-                && let Err(error) = self.rebuild(&index, why).await
-            {
-                tracing::warn!(%error, "a global index cannot be built anew now");
+            // Those that can be kept up go on.
+            if let Some(applier) = self.indexes.applier(shard) {
+                applier.turn.lock().await.following.remove(entries);
             }
+            self.rebuild(&index, why);
         }
     }
 
@@ -286,27 +342,18 @@ impl Database {
             let message = format!("index \"{}\" is being built already", index.definition.name);
             return Err(SqlError::new("55006", message));
         }
-        self.rebuild(&index, "an operator asked for it").await
+        self.rebuild(&index, "an operator asked for it");
+        Ok(())
     }
 
-    /// Throws the entries of an index away; the keeper counts all rows again.
-    pub(super) async fn rebuild(&self, index: &Arc<Watched>, why: &str) -> Result<(), SqlError> {
-        let entries = &index.definition.entries;
-        index.begin_anew();
-        leave(self, entries).await;
-        let mut record = match store::load(self.catalog().as_ref(), entries).await? {
-            Some(record) => record,
-            None => new_record(self, index),
-        };
-        record.state = State::Rebuilding;
-        record.error = Some(why.into());
-        record.built.clear();
-        record.begun.clear();
-        record.since = self.schema().version;
-        store::save(self.catalog().as_ref(), entries, &record).await?;
-        build::clear(self, index, &EntriesOf::Index).await?;
+    /// From here on the index is not read; the keeper counts all rows again. It alone writes the record, or a build that
+    /// is under way would say of an index without entries that it is ready.
+    fn rebuild(&self, index: &Watched, why: &str) {
+        let mut anew = lock(&self.indexes.anew);
+        anew.insert(index.definition.entries.clone(), why.into());
+        index.close();
+        drop(anew);
         self.indexes.news.notify_one();
-        Ok(())
     }
 }
 

@@ -74,15 +74,29 @@ pub use show::{IndexInfo, IndexWork, PAGE_BOUNDS};
 pub use store::State;
 pub use verify::Verified;
 
+/// Bugs that global indexes can be told to have. A harness that does not find them proves nothing (I-69).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// Additions are not noted before they can be seen: the entries alone are believed (planted bug 9).
+    NoTail,
+    /// What a statement was led by is not compared again when it holds its snapshot (planted bug 10).
+    NoLookAgain,
+    /// An index is read as soon as it is there, and not when all rows are in it.
+    ReadUnbuilt,
+}
+
 /// What a database has of global indexes.
 #[derive(Default)]
 pub(crate) struct Indexes {
+    planted: Option<Planted>,
     pub(crate) watch: Arc<Watch>,
     appliers: Mutex<BTreeMap<ShardId, Arc<Applier>>>,
     /// Tells the keeper to look.
     news: Notify,
     /// Indexes that are being built, by the name of their entries, and what is known of it.
     builds: Mutex<BTreeMap<Arc<str>, build::Progress>>,
+    /// Indexes that must be built anew, by the name of their entries, and why.
+    anew: Mutex<BTreeMap<Arc<str>, String>>,
     /// Held by whoever begins a build, or plans a move: neither begins while the other is under way.
     pub(crate) gate: tokio::sync::Mutex<()>,
     /// Held by whoever compares entries with rows: what two found wrong would be mended twice.
@@ -100,6 +114,8 @@ pub(crate) struct Counted {
     pub(crate) lookups: AtomicU64,
     /// Statements that an index could have led, and that asked all shards.
     pub(crate) fallbacks: AtomicU64,
+    /// Comparisons by which a statement learned that keys had been added since its look.
+    pub(crate) overtaken: AtomicU64,
     /// Pages of change logs that were applied, and the changes in them.
     pub(crate) pages: AtomicU64,
     pub(crate) changes: AtomicU64,
@@ -131,6 +147,20 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Indexes {
+    pub(crate) fn new(planted: Option<Planted>) -> Indexes {
+        let watch = Arc::new(Watch::planted(planted));
+        Indexes { planted, watch, ..Indexes::default() }
+    }
+
+    /// A statement that an index could have led asks all shards.
+    pub(crate) fn note_fallback(&self) {
+        count(&self.counted.fallbacks, 1);
+    }
+
+    fn plants(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
+
     /// Who is told of the changes of all shards.
     pub(crate) fn observed(&self) -> Observed {
         Observed(Some(self.watch.clone()))

@@ -58,6 +58,8 @@ pub struct IndexWork {
     /// Statements that were led by an index, and those that an index could not lead at that moment.
     pub lookups: u64,
     pub fallbacks: u64,
+    /// Comparisons by which a statement learned that keys had been added since its look.
+    pub overtaken: u64,
     /// Pages of change logs that were applied, the changes in them, and how many had so many.
     pub pages: u64,
     pub changes: u64,
@@ -127,6 +129,7 @@ impl Database {
         IndexWork {
             lookups: read(&counted.lookups),
             fallbacks: read(&counted.fallbacks),
+            overtaken: read(&counted.overtaken),
             pages: read(&counted.pages),
             changes: read(&counted.changes),
             page_sizes: std::array::from_fn(|at| read(&counted.page_sizes[at])),

@@ -6,7 +6,7 @@
 use crate::catalog::{Catalog, Key, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{SchemaVersion, ShardId};
+use isles_kernel::names::{RoutingVersion, SchemaVersion, ShardId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -49,6 +49,9 @@ pub(super) struct IndexRecord {
     /// Where the columns were in the schema that the record was last written with, and since when.
     pub(super) places: Vec<usize>,
     pub(super) since: SchemaVersion,
+    /// Where the rows were when the first shard of the build under way was begun.
+    #[serde(default)]
+    pub(super) routed: RoutingVersion,
     /// Milliseconds since 1970.
     pub(super) created_at: u64,
     pub(super) ready_at: Option<u64>,

@@ -14,7 +14,7 @@
 //!   * who looks:     stamp, is it complete, noted additions, entries; and the stamp again when it holds its snapshot
 
 use super::define::Definition;
-use super::lock;
+use super::{Planted, lock};
 use arc_swap::ArcSwap;
 use isles_engine::entries::Observer;
 use isles_kernel::change::Change;
@@ -81,12 +81,7 @@ impl Watched {
         }
     }
 
-    /// Its entries are thrown away: whoever compares them with rows must not mend them any more.
-    pub(crate) fn begin_anew(&self) {
-        self.is_ready.store(false, Ordering::SeqCst);
-        self.builds.fetch_add(1, Ordering::SeqCst);
-    }
-
+    /// How often its entries have been thrown away.
     pub(crate) fn builds(&self) -> u64 {
         self.builds.load(Ordering::SeqCst)
     }
@@ -192,6 +187,18 @@ impl Watched {
         unknown.insert(log, Unknown::Unbounded(number));
         self.incomplete.store(unknown.len(), Ordering::SeqCst);
         drop(unknown);
+        self.stamp_all();
+    }
+
+    /// Its entries are about to go. Whoever is looking at them learns of it when it compares, and whoever compares them with
+    /// rows must not mend them any more.
+    pub(super) fn close(&self) {
+        self.is_ready.store(false, Ordering::SeqCst);
+        self.builds.fetch_add(1, Ordering::SeqCst);
+        self.stamp_all();
+    }
+
+    fn stamp_all(&self) {
         for bucket in &self.buckets {
             bucket.stamp.fetch_add(1, Ordering::SeqCst);
         }
@@ -219,6 +226,7 @@ pub(crate) struct Watch {
     numbers: AtomicU64,
     /// A log was lost, or is new: somebody must find out from where on it is known.
     pub(crate) lost: Notify,
+    planted: Option<Planted>,
 }
 
 #[derive(Clone)]
@@ -236,6 +244,10 @@ struct Watching {
 }
 
 impl Watch {
+    pub(super) fn planted(planted: Option<Planted>) -> Watch {
+        Watch { planted, ..Watch::default() }
+    }
+
     /// Watches the indexes of a schema. One that was watched goes on as it is, unless its columns are elsewhere now.
     pub(crate) fn follow(&self, schema: &Schema) {
         let before = self.watching.load();
@@ -357,7 +369,9 @@ impl Observer for Watch {
                 self.lost.notify_one();
                 continue;
             }
-            indexes.iter().for_each(|watched| watched.add(log.number, change));
+            if self.planted != Some(Planted::NoTail) {
+                indexes.iter().for_each(|watched| watched.add(log.number, change));
+            }
         }
         log.grown.notify_one();
     }

@@ -12,6 +12,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 mod client;
+mod indexed;
+mod keyed;
 mod moving;
 mod postgres;
 mod simulated;

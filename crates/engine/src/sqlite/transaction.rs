@@ -139,6 +139,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
         head: None,
     };
     transaction.head = transaction.job(|held, _| start(held)).await?;
+    transaction.has_looked();
     Ok(Box::new(transaction))
 }
 
@@ -201,6 +202,15 @@ impl SqliteTransaction {
         result.map_err(|error| self.classify(error))
     }
 
+    /// What its claims were chosen by has been compared at the moment of its snapshot, or with the writer held. Later it
+    /// may change, by the transaction's own commit at the latest, and that must not be said to have failed.
+    fn has_looked(&mut self) {
+        if self.claims.iter().any(|claim| claim.still.is_some()) {
+            let compared = |claim: &Claim| Claim { still: None, ..claim.clone() };
+            self.claims = self.claims.iter().map(compared).collect();
+        }
+    }
+
     fn classify(&mut self, error: ShardError) -> ShardError {
         match (&error, self.access) {
             (ShardError::Stopped(why), Access::Write) => {
@@ -252,7 +262,9 @@ impl Transaction for SqliteTransaction {
         }
         self.claims = self.claims.iter().cloned().chain([claim.clone()]).collect();
         let acts_for = self.acts_for.clone();
-        self.job(move |held, _| held.check_binding(&acts_for, &claim)).await
+        self.job(move |held, _| held.check_binding(&acts_for, &claim)).await?;
+        self.has_looked();
+        Ok(())
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<Outcome> {

@@ -651,7 +651,7 @@ impl Txn {
             let done = transaction.commit().await;
             match &done {
                 Err(error) if !error.nothing_happened() => keys.keep_until_settled(&database, name),
-                _ => drop(keys),
+                _ => keys.let_go(&database),
             }
             // A client that has gone needs no answer.
             let _ = reply.send(done);

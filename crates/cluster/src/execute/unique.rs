@@ -22,6 +22,7 @@ use super::target::{Nobody, Places};
 use super::transaction::{Modes, Seat, Txn, wait_for_turn};
 use crate::commit::writers::{TxnNumber, Waits, Wanted, WriterTurn};
 use crate::database::Database;
+use crate::indexes::Planted;
 use crate::indexes::define::Definition;
 use crate::indexes::find;
 use isles_engine::error::ShardError;
@@ -96,6 +97,13 @@ impl Keys {
         Ok(known)
     }
 
+    /// Lets go: what it was held for has happened, or has not.
+    pub(crate) fn let_go(self, database: &Database) {
+        if database.indexes.plants(Planted::KeysKept) {
+            std::mem::forget(self);
+        }
+    }
+
     /// Lets go, once a shard is sure of what has become of a commit whose answer was lost.
     pub(crate) fn keep_until_settled(self, database: &Arc<Database>, shard: ShardId) {
         let (database, env) = (Arc::downgrade(database), database.env.clone());
@@ -133,7 +141,7 @@ pub(super) async fn execute_holding(
         drop(waits);
         match &done {
             Err(error) if !error.nothing_happened() => keys.keep_until_settled(&holder, name),
-            _ => drop(keys),
+            _ => keys.let_go(&holder),
         }
         // One who has gone needs no answer.
         let _ = reply.send(done);

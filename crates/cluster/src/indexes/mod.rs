@@ -83,6 +83,8 @@ pub enum Planted {
     NoLookAgain,
     /// An index is read as soon as it is there, and not when all rows are in it.
     ReadUnbuilt,
+    /// A key of a unique index is held for ever (planted bug 18).
+    KeysKept,
 }
 
 /// What a database has of global indexes.
@@ -157,7 +159,7 @@ impl Indexes {
         count(&self.counted.fallbacks, 1);
     }
 
-    fn plants(&self, bug: Planted) -> bool {
+    pub(crate) fn plants(&self, bug: Planted) -> bool {
         self.planted == Some(bug)
     }
 

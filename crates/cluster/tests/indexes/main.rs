@@ -14,6 +14,7 @@ mod unique;
 
 use harness::Db;
 use isles_cluster::database::Config;
+use isles_cluster::indexes::Planted;
 
 const SHARDS: usize = 4;
 
@@ -38,6 +39,11 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         World { db: Db::open(folder, &config).await, config }
+    }
+
+    /// The same with a bug.
+    async fn with_bug(bug: Planted) -> World {
+        World::open(|folder| Config { planted_index: Some(bug), ..Config::sqlite(folder, SHARDS) }).await
     }
 
     /// Closes it and opens it again, as a restart does.

@@ -317,3 +317,16 @@ pub(crate) async fn contended_upserts_count_once(world: World) {
     assert_eq!(client.run("SELECT count(*), sum(n) FROM accounts").await, [format!("4|{done}")]);
     assert!(done >= 60, "{done} of 120");
 }
+
+/// I-69: a key that is never let go is noticed by whoever adds it next (planted bug 18).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_that_is_never_released_is_found() {
+    for (world, released) in [(World::sqlite().await, true), (World::with_bug(super::Planted::KeysKept).await, false)] {
+        let mut client = accounts(&world).await;
+        client.run("SET lock_timeout = '300ms'").await;
+        client.run("INSERT INTO accounts VALUES (1, 'a')").await;
+        client.run("DELETE FROM accounts WHERE id = 1").await;
+        let again = client.try_run("INSERT INTO accounts VALUES (2, 'a')").await;
+        assert_eq!(again.is_ok(), released, "{again:?}");
+    }
+}

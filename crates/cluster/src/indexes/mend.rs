@@ -32,6 +32,8 @@ use std::sync::Arc;
 pub const PAGE_LIMIT: RangeInclusive<usize> = 1..=1_000;
 /// Entries that are read for one page: a shard that few of them name is found in several requests.
 const MAX_LOOKED_AT: usize = 50_000;
+/// Entries that are read at once, at least: most of them may name other shards.
+const LEAST_READ: usize = 100;
 /// Changes of one batch: each of its shards is read once for each index.
 const MAX_CHANGES: usize = 1_000;
 /// Before a key that is written as its bytes.
@@ -73,6 +75,9 @@ pub struct EntryChange {
     /// Where the shard's log was when that was seen.
     seq: Seq,
 }
+
+/// The place of a change in its batch, and its key.
+type Hint = (usize, Vec<u8>);
 
 /// What has become of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -176,7 +181,7 @@ impl Database {
         let named = self.piece_of(&index, shard).buckets;
         let (mut entries, mut looked_at) = (Vec::new(), 0);
         while entries.len() < limit && looked_at < MAX_LOOKED_AT {
-            let room = (limit - entries.len()).max(100).min(MAX_PAGE_ROWS);
+            let room = (limit - entries.len()).clamp(LEAST_READ, MAX_PAGE_ROWS);
             let page = self.entry_page(&index, &cursor, room).await?;
             looked_at += page.len().max(1);
             let is_last = page.len() < room;
@@ -238,7 +243,7 @@ impl Database {
 
     /// Changes entries as far as the rows agree. Nothing is changed if any of it is about what there is not.
     pub async fn maintain_entries(&self, changes: &[EntryChange]) -> Result<Vec<EntryOutcome>, SqlError> {
-        let mut groups: BTreeMap<(String, ShardId), Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+        let mut groups: BTreeMap<(String, ShardId), Vec<Hint>> = BTreeMap::new();
         for (at, change) in changes.iter().enumerate() {
             let named = |error: SqlError| SqlError { message: format!("changes[{at}]: {}", error.message), ..error };
             let index = self.index_named(&change.index_name).map_err(named)?;
@@ -291,9 +296,9 @@ impl Database {
         &self,
         index: &Watched,
         shard: &ShardId,
-        (changes, mut wanted): (&[EntryChange], Vec<(usize, Vec<u8>)>),
+        (changes, mut wanted): (&[EntryChange], Vec<Hint>),
         outcomes: &mut [EntryOutcome],
-    ) -> Result<Vec<(usize, Vec<u8>)>, SqlError> {
+    ) -> Result<Vec<Hint>, SqlError> {
         let open = self.shards.get(shard).await.map_err(|error| error.for_people())?;
         let end = open.seq().await.map_err(|error| error.for_people())?;
         // Positions pass without any change of the table, too: on PostgreSQL every transaction takes some.
@@ -314,7 +319,7 @@ impl Database {
         index: &Arc<Watched>,
         standing: &Standing<'_>,
         shard: &ShardId,
-        (changes, wanted): (&[EntryChange], Vec<(usize, Vec<u8>)>),
+        (changes, wanted): (&[EntryChange], Vec<Hint>),
         outcomes: &mut [EntryOutcome],
     ) -> Result<(), SqlError> {
         if wanted.is_empty() {

@@ -128,11 +128,7 @@ async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
     Ok(())
 }
 
-async fn keep_index(
-    database: &Arc<Database>,
-    index: &Arc<Watched>,
-    mut record: IndexRecord,
-) -> Result<(), SqlError> {
+async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>, mut record: IndexRecord) -> Result<(), SqlError> {
     let entries = &index.definition.entries;
     let anew = lock(&database.indexes.anew).remove(entries);
     if let Some(why) = anew
@@ -229,9 +225,14 @@ async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]
 }
 
 async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
-    let indexes = &database.indexes;
-    let entries = &index.definition.entries;
     begin_build(database, index).await?;
+    let built = build_rest(database, index, record).await;
+    // Whatever came of it: moves that it kept from beginning may begin.
+    lock(&database.indexes.builds).remove(&index.definition.entries);
+    built
+}
+
+async fn build_rest(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
     let routed = database.routing.current().version();
     let is_begun = !record.built.is_empty() || !record.begun.is_empty();
     if record.state != State::Ready && is_begun && record.routed != routed {
@@ -239,17 +240,14 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
         begin_again(database, index, record, "rows were moved while it was not built").await?;
     }
     record.routed = routed;
-    let built = build::build(database, index, record).await;
-    if built.is_ok() {
-        record.state = State::Ready;
-        record.ready_at = Some(database.env.now_micros() / 1_000);
-        record.error = None;
-        store::save(database.catalog().as_ref(), entries, record).await?;
-        make_ready(database, index);
-        tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
-    }
-    lock(&indexes.builds).remove(entries);
-    built
+    build::build(database, index, record).await?;
+    record.state = State::Ready;
+    record.ready_at = Some(database.env.now_micros() / 1_000);
+    record.error = None;
+    store::save(database.catalog().as_ref(), &index.definition.entries, record).await?;
+    make_ready(database, index);
+    tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
+    Ok(())
 }
 
 /// Waits until no rows of the index's table are being moved; from then on none begin to.

@@ -39,18 +39,18 @@ use std::time::Duration;
 const NODE: &str = "isles";
 const SHARDS: usize = 4;
 /// Transactions of a client in one life, and checks meanwhile.
-const TXNS: u64 = 14;
-const CHECKS: u64 = 14;
+const TXNS: u64 = 20;
+const CHECKS: u64 = 50;
 /// How long a client thinks at most: so long that most comparisons are not overtaken, and so short that some are.
 const THINKS: Duration = Duration::from_millis(12);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 2;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 330;
+const SEEDS: u64 = 160;
 /// Comparisons of such a run.
 const COMPARISONS: u64 = 200_000;
 /// From so many histories on, each kind must have been met.
-const SEEDS_FOR_KINDS: u64 = 200;
+const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
@@ -138,13 +138,7 @@ fn run(disk: &Arc<Disk>, seed: u64, bug: Option<Planted>) -> Result<Report, Stri
     let mut driver = Driver { sim, disk: disk.clone(), told: Shared::default(), rng, swarm, bug };
     driver.live()?;
     let told = std::mem::take(&mut *driver.told.lock().unwrap());
-    Ok(Report {
-        compared: told.compared,
-        unled: told.unled,
-        known: told.known,
-        seen: told.seen,
-        ..Report::default()
-    })
+    Ok(Report { compared: told.compared, unled: told.unled, known: told.known, seen: told.seen, ..Report::default() })
 }
 
 impl Driver {
@@ -203,7 +197,7 @@ impl Driver {
             told: self.told.clone(),
             rng,
             env: self.sim.node(NODE),
-            thinks: THINKS,
+            thinks: THINKS * TXNS as u32 / CHECKS as u32,
         })
     }
 
@@ -367,7 +361,12 @@ impl Driver {
             let shown = ask(&mut client, &format!("VERIFY INDEX {name}")).await;
             match shown.map_err(|error| format!("VERIFY INDEX {name}: {error}"))?.as_slice() {
                 [row] if row[1..] == [Value::Int(0), Value::Int(0), Value::Int(0)] => {}
-                other => return Err(format!("I-23: entries of {name} are not what the rows say: {other:?}, {:?}", self.swarm)),
+                other => {
+                    return Err(format!(
+                        "I-23: entries of {name} are not what the rows say: {other:?}, {:?}",
+                        self.swarm
+                    ));
+                }
             }
         }
         let mut checker = self.checker(database, self.sim.rng("last")).map_err(|error| error.to_string())?;

@@ -353,8 +353,10 @@ impl Client {
     }
 
     fn draw_step(&mut self, rows: &Rows) -> Step {
-        let free: Vec<i64> =
-            (0..IDS / CLIENTS).map(|n| (n * CLIENTS + self.number) as i64).filter(|id| !rows.contains_key(id)).collect();
+        let free: Vec<i64> = (0..IDS / CLIENTS)
+            .map(|n| (n * CLIENTS + self.number) as i64)
+            .filter(|id| !rows.contains_key(id))
+            .collect();
         match self.rng.below(12) {
             0..=3 if !free.is_empty() => {
                 let count = 1 + self.rng.below(3);
@@ -395,7 +397,8 @@ impl Client {
                 let sql =
                     format!("SELECT id, a, b, c, n FROM t WHERE {} AND id % {CLIENTS} = {}", cond.sql(), self.number);
                 let found: Rows = ask(&mut self.session, &sql).await?.iter().map(|values| row(values)).collect();
-                let known: Rows = draft.iter().filter(|(_, row)| cond.holds(row)).map(|(id, row)| (*id, row.clone())).collect();
+                let known: Rows =
+                    draft.iter().filter(|(_, row)| cond.holds(row)).map(|(id, row)| (*id, row.clone())).collect();
                 self.told.lock().unwrap().known += 1;
                 if found != known {
                     object(&self.told, format!("I-24: {sql} gives {found:?}, there is {known:?}"));
@@ -424,7 +427,8 @@ enum Scan {
 
 /// All rows, and those of each condition, in one statement. Parts with a limit are asked for each on their own.
 fn comparison(conds: &[Cond], scan: Scan) -> String {
-    let part = |(at, cond): (usize, &Cond)| format!("(SELECT {at}, id, a, b, c, n FROM t WHERE {} LIMIT 1000)", cond.sql());
+    let part =
+        |(at, cond): (usize, &Cond)| format!("(SELECT {at}, id, a, b, c, n FROM t WHERE {} LIMIT 1000)", cond.sql());
     let mut parts: Vec<String> = conds.iter().enumerate().map(part).collect();
     let all = "(SELECT -1, id, a, b, c, n FROM t WHERE (id >= 0) IS TRUE LIMIT 1000)".to_string();
     parts.insert(if scan == Scan::First { 0 } else { parts.len() }, all);

@@ -223,9 +223,14 @@ async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]
 }
 
 async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
-    let indexes = &database.indexes;
-    let entries = &index.definition.entries;
     begin_build(database, index).await?;
+    let built = build_rest(database, index, record).await;
+    // Whatever came of it: moves that it kept from beginning may begin.
+    lock(&database.indexes.builds).remove(&index.definition.entries);
+    built
+}
+
+async fn build_rest(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
     let routed = database.routing.current().version();
     let is_begun = !record.built.is_empty() || !record.begun.is_empty();
     if record.state != State::Ready && is_begun && record.routed != routed {
@@ -233,22 +238,19 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
         begin_again(database, index, record, "rows were moved while it was not built").await?;
     }
     record.routed = routed;
-    let built = match build::build(database, index, record).await {
-        Ok(()) if index.definition.unique => duplicates::duplicates(database, index).await,
-        built => built.map(|()| None),
-    };
-    if let Ok(Some(why)) = &built {
-        fail(database, index, record, why).await?;
-    } else if built.is_ok() {
-        record.state = State::Ready;
-        record.ready_at = Some(database.env.now_micros() / 1_000);
-        record.error = None;
-        store::save(database.catalog().as_ref(), entries, record).await?;
-        make_ready(database, index);
-        tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
+    build::build(database, index, record).await?;
+    if index.definition.unique
+        && let Some(why) = duplicates::duplicates(database, index).await?
+    {
+        return fail(database, index, record, &why).await;
     }
-    lock(&indexes.builds).remove(entries);
-    built.map(drop)
+    record.state = State::Ready;
+    record.ready_at = Some(database.env.now_micros() / 1_000);
+    record.error = None;
+    store::save(database.catalog().as_ref(), &index.definition.entries, record).await?;
+    make_ready(database, index);
+    tracing::info!(index = %index.definition.name, table = %index.definition.table, "global index is ready");
+    Ok(())
 }
 
 /// It can never be what it should be, until an operator has changed something.

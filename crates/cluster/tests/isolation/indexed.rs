@@ -39,18 +39,18 @@ use std::time::Duration;
 const NODE: &str = "isles";
 const SHARDS: usize = 4;
 /// Transactions of a client in one life, and checks meanwhile.
-const TXNS: u64 = 14;
-const CHECKS: u64 = 14;
+const TXNS: u64 = 20;
+const CHECKS: u64 = 50;
 /// How long a client thinks at most: so long that most comparisons are not overtaken, and so short that some are.
 const THINKS: Duration = Duration::from_millis(12);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 2;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 330;
+const SEEDS: u64 = 160;
 /// Comparisons of such a run.
 const COMPARISONS: u64 = 200_000;
 /// From so many histories on, each kind must have been met.
-const SEEDS_FOR_KINDS: u64 = 200;
+const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
@@ -197,7 +197,7 @@ impl Driver {
             told: self.told.clone(),
             rng,
             env: self.sim.node(NODE),
-            thinks: THINKS,
+            thinks: THINKS * TXNS as u32 / CHECKS as u32,
         })
     }
 

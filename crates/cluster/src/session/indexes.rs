@@ -143,7 +143,7 @@ fn number(n: u64) -> Value {
 }
 
 fn text(text: Option<&String>) -> Value {
-    text.map_or(Value::Null, |text| Value::text(text))
+    text.map_or(Value::Null, Value::text)
 }
 
 fn row(info: &IndexInfo) -> Vec<Value> {

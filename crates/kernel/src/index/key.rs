@@ -158,13 +158,13 @@ fn bucket_of(key: &[u8], buckets: u32) -> u32 {
 /// The first part of a key; None if it is not whole.
 fn first_part(key: &[u8]) -> Option<&[u8]> {
     let fixed = |len: usize| key.get(..=len);
-    match key.first()? {
-        &NULL => fixed(0),
-        &BOOL => fixed(1),
-        &DATE => fixed(4),
-        &(INT | FLOAT | TIME | TIMESTAMP | TIMESTAMP_TZ) => fixed(8),
-        &(UUID | INTERVAL) => fixed(16),
-        &(TEXT | BYTES) => {
+    match *key.first()? {
+        NULL => fixed(0),
+        BOOL => fixed(1),
+        DATE => fixed(4),
+        INT | FLOAT | TIME | TIMESTAMP | TIMESTAMP_TZ => fixed(8),
+        UUID | INTERVAL => fixed(16),
+        TEXT | BYTES => {
             let mut at = 1;
             loop {
                 match key.get(at..at + 2)? {
@@ -174,8 +174,8 @@ fn first_part(key: &[u8]) -> Option<&[u8]> {
                 }
             }
         }
-        &NUMERIC => match key.get(1)? {
-            &(POSITIVE | NEGATIVE) => {
+        NUMERIC => match *key.get(1)? {
+            POSITIVE | NEGATIVE => {
                 let end = if key[1] == POSITIVE { 0x00 } else { 0xff };
                 let digits = key.get(6..)?.iter().position(|byte| *byte == end)?;
                 key.get(..6 + digits + 1)
@@ -361,7 +361,7 @@ mod tests {
         ];
         for (at, a) in all.iter().enumerate() {
             for b in &all[at + 1..] {
-                assert_ne!(key(&[a.clone()]), key(&[b.clone()]), "{a:?} {b:?}");
+                assert_ne!(key(std::slice::from_ref(a)), key(std::slice::from_ref(b)), "{a:?} {b:?}");
             }
         }
     }
@@ -409,7 +409,7 @@ mod tests {
         let first = Value::text("us\0x");
         let one = key(&[first.clone(), Value::Int(1)]);
         assert_eq!(one.entry_bucket(64), key(&[first.clone(), Value::Null]).entry_bucket(64));
-        assert_eq!(key(&[first.clone()]).within().entry_bucket(64), Some(one.entry_bucket(64)));
+        assert_eq!(key(std::slice::from_ref(&first)).within().entry_bucket(64), Some(one.entry_bucket(64)));
         let five = Value::Int(5);
         let five = Part { value: &five, padded: false };
         let range = key(&[first]).between(Bound::Excluded(five), Bound::Unbounded).expect("an order");
@@ -466,14 +466,14 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_of_keys_is_that_of_values((a, b) in ordered(), rest in any::<i64>()) {
-            let (first, second) = (key(&[a.clone()]), key(&[b.clone()]));
+            let (first, second) = (key(std::slice::from_ref(&a)), key(std::slice::from_ref(&b)));
             prop_assert_eq!(first.cmp(&second), compare(&a, &b));
             // What follows in a key of several columns does not change that.
             let (longer, other) = (key(&[a.clone(), Value::Int(rest)]), key(&[b.clone(), Value::Null]));
             if compare(&a, &b).is_ne() {
                 prop_assert_eq!(longer.cmp(&other), compare(&a, &b));
             }
-            prop_assert!(key(&[a.clone()]).within().contains(&longer.0));
+            prop_assert!(key(std::slice::from_ref(&a)).within().contains(&longer.0));
             prop_assert_eq!(key(&[b]).within().contains(&longer.0), first == second);
             prop_assert_eq!(first_part(&longer.0), Some(first.0.as_slice()));
         }

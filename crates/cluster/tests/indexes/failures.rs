@@ -21,7 +21,7 @@ pub(crate) async fn by_email(client: &mut Client, email: &str) -> Vec<String> {
     found
 }
 
-/// I-23, I-24, RUN A: a new value is found before anybody has brought it to the index, by reads and by writes.
+/// I-23, I-24, I-25, RUN A: a new value is found before anybody has brought it to the index, by reads and by writes.
 pub(crate) async fn update_visible_before_apply(db: World) {
     let mut client = users(&db).await;
     for id in 0..40 {

@@ -16,7 +16,7 @@ async fn emails(client: &mut Client) -> Vec<String> {
     client.run("SELECT id, email FROM accounts ORDER BY id").await
 }
 
-/// RUN 7: four rows with one unique value were accepted on four nodes.
+/// I-26, RUN 7: four rows with one unique value were accepted on four nodes.
 pub(crate) async fn unique_across_shards(world: World) {
     let mut client = accounts(&world).await;
     client.run("INSERT INTO accounts VALUES (1, 'a@x')").await;
@@ -34,7 +34,7 @@ pub(crate) async fn unique_across_shards(world: World) {
     assert_eq!(client.run("SELECT id FROM accounts WHERE email = 'a@x'").await, ["1"]);
 }
 
-/// vitess 17956: rows of one statement that have a key in common, and one that somebody has.
+/// I-26, vitess 17956: rows of one statement that have a key in common, and one that somebody has.
 pub(crate) async fn rows_of_one_statement_are_unique_too(world: World) {
     let mut client = accounts(&world).await;
     assert_eq!(client.fails("INSERT INTO accounts VALUES (1, 'a'), (2, 'b'), (3, 'a')").await, "23505");
@@ -318,7 +318,7 @@ pub(crate) async fn contended_upserts_count_once(world: World) {
     assert!(done >= 60, "{done} of 120");
 }
 
-/// I-69: a key that is never let go is noticed by whoever adds it next (planted bug 18).
+/// I-69, planted bug 18: a key that is never let go is noticed by whoever adds it next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_that_is_never_released_is_found() {
     for (world, released) in [(World::sqlite().await, true), (World::with_bug(super::Planted::KeysKept).await, false)] {

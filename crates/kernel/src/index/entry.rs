@@ -145,6 +145,7 @@ mod tests {
         assert_eq!(sums(&[change(1, Some("a"), Some("a"))], 0), [], "an update of other columns changes no entry");
     }
 
+    /// I-23: each change counts once.
     #[test]
     fn what_an_entry_bucket_has_it_does_not_get_again() {
         let came = [change(1, None, Some("a")), change(2, None, Some("a")), change(3, None, Some("a"))];

@@ -98,6 +98,7 @@ mod tests {
         found
     }
 
+    /// I-23: what is not applied is known.
     #[test]
     fn an_addition_is_there_until_its_log_has_passed_it() {
         let mut pending = Pending::default();

@@ -21,12 +21,15 @@ use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Plan, Span, Stage, Units};
+use isles_engine::entries::EntryPart;
 use isles_engine::env::Env;
+use isles_engine::fence::{Claim, Claimed};
 use isles_engine::shard::KeyRange;
 use isles_kernel::error::SqlError;
-use isles_kernel::index::Source;
+use isles_kernel::index::key::Part;
+use isles_kernel::index::{EntryDelta, IndexKey, Source};
 use isles_kernel::names::{BucketId, GroupName, ShardId};
-use isles_kernel::schema::{Unit, entry_group};
+use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::Value;
 use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::Sim;
@@ -548,16 +551,59 @@ fn indexes_lead_to_what_is_there_under_faults() {
     }
 }
 
-/// I-24: the statement that compares asks an index for each of its conditions, and all shards for all rows.
-#[test]
-fn a_comparison_is_led_and_scans_in_one_statement() {
+fn quiet_driver() -> Driver {
     let disk = new_disk();
     disk.reset(1);
     let sim = Sim::new(1);
-    let mut rng = sim.rng("driver");
+    let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let swarm = Swarm::draw(&mut rng);
-    let driver = Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None };
+    let [moves_rows, moves_entries, builds, crashes, fails, is_slow] = [false; 6];
+    let swarm = Swarm { moves_rows, moves_entries, builds, crashes, fails, is_slow };
+    Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None }
+}
+
+/// Makes entries that say of one value of `a` that every bucket has it.
+async fn plant_stale_entries(database: &Arc<Database>) -> Result<(), String> {
+    let infos = database.global_indexes().await.map_err(|error| error.to_string())?;
+    let table = infos.into_iter().find(|info| info.name == "t_a").expect("it is there").entries;
+    let key = IndexKey::of([Part { value: &Value::text("a05"), padded: false }]).expect("texts have keys");
+    let bucket = BucketId(key.entry_bucket(ENTRY_BUCKETS));
+    let deltas = (0..16).map(|n| EntryDelta { key: key.0.clone(), bucket: BucketId(n), rows: 1 }).collect();
+    let policy = database.current_routing();
+    let owner = policy.shard_of_bucket(&entry_group(), bucket).expect("it is routed");
+    let claim = Claim::new(policy.version(), vec![Claimed::Bucket(entry_group(), bucket)]);
+    let shard = database.shard(owner).await.map_err(|error| error.to_string())?;
+    let part = EntryPart { table, bucket, progress: None, deltas };
+    shard.maintain(claim, vec![part]).await.map_err(|error| error.to_string())
+}
+
+/// I-25: entries of rows that are not there lead to shards, and these say that there are none.
+#[test]
+fn stale_entries_yield_no_row() {
+    let driver = quiet_driver();
+    let life = async {
+        let database = driver.open().await.map_err(|error| error.to_string())?;
+        driver.start(&database).map_err(|error| error.to_string())?;
+        driver.watch(None).await;
+        driver.settle(&database).await?;
+        plant_stale_entries(&database).await?;
+        let mut checker = driver.checker(&database, driver.sim.rng("stale")).map_err(|error| error.to_string())?;
+        let is_led = checker.check_all().await.map_err(|error| error.to_string())?;
+        let mut client = session(&database).map_err(|error| error.to_string())?;
+        let shown = ask(&mut client, "VERIFY INDEX t_a").await.map_err(|error| error.to_string())?;
+        driver.judge()?;
+        Ok::<_, String>((is_led, shown))
+    };
+    let (is_led, shown) = driver.sim.run_within(LIFE_MAX, life).expect("it ends").expect("without faults");
+    driver.sim.kill(NODE);
+    assert!(is_led);
+    assert_eq!(shown[0][1..], [Value::Int(0), Value::Int(16), Value::Int(0)], "missing, superfluous, repaired");
+}
+
+/// I-24: the statement that compares asks an index for each of its conditions, and all shards for all rows.
+#[test]
+fn a_comparison_is_led_and_scans_in_one_statement() {
+    let driver = quiet_driver();
     let life = async {
         let database = driver.open().await?;
         let mut checker = driver.checker(&database, driver.sim.rng("checker"))?;

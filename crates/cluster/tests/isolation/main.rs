@@ -6,11 +6,13 @@
 //! Invariants (docs/invariants.md):
 //!   * I-1, I-20  what was acknowledged is there after any crash, on all shards; the rest wholly or not at all
 //!   * I-19  transactions are serializable and respect real time; on PostgreSQL they keep the level asked for
+//!   * I-23, I-24, I-27, I-28  what a global index leads to is what is there
 //!   * I-66  nobody waits without end
 //!   * I-69  planted bugs are found
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod building;
 mod client;
 mod indexed;
 mod keyed;

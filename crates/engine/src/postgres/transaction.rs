@@ -286,8 +286,12 @@ async fn attempt(
             request.claim.check_still().map(|()| outcomes)
         }
         Ok(outcomes) => {
-            let seen = entries::observe(&conn, &asked.watch.shard, &asked.watch.observed, &asked.watch.schema).await;
-            if let Err(error) = seen.and_then(|()| request.claim.check_still()) {
+            // Compared first: what it adds itself does not overtake it.
+            let seen = match request.claim.check_still() {
+                Ok(()) => entries::observe(&conn, &asked.watch.shard, &asked.watch.observed, &asked.watch.schema).await,
+                overtaken => overtaken,
+            };
+            if let Err(error) = seen {
                 conn.finish(Ended::Open);
                 return Err(error);
             }

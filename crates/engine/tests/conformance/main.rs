@@ -32,6 +32,7 @@ mod bindings;
 mod changelog;
 mod copies;
 mod digests;
+mod entries;
 mod fences;
 mod imports;
 mod leftovers;
@@ -261,6 +262,16 @@ on_both_engines! {
         discarding_sets_off_no_cascade_and_no_trigger,
         a_fence_that_opens_ends_the_discarding,
         what_is_discarded_is_not_copied_again,
+    }
+    entries {
+        a_part_that_is_repeated_counts_once,
+        a_part_from_elsewhere_is_refused_with_its_batch,
+        entries_are_found_by_key_and_range,
+        entries_are_fenced,
+        entries_are_cleared_by_source,
+        batches_of_entries_are_bounded,
+        what_was_committed_is_settled,
+        what_a_transaction_was_led_by_is_compared_at_its_beginning,
     }
     imports {
         an_export_is_read_page_by_page_and_imported_elsewhere,

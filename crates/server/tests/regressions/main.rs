@@ -142,7 +142,7 @@ scripts! {
     table_without_a_key,
     transactions_over_shards,
     union_is_not_dropped,
-    unique_key_without_the_shard_key_is_refused,
+    unique_key_without_the_shard_key_is_kept,
     unknown_collation_is_refused,
     unknown_function_is_refused,
     update_from_another_table,

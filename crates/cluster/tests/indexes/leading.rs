@@ -127,7 +127,9 @@ pub(crate) async fn expressions_and_some_rows_are_indexed(world: World) {
             "lower(email) IS NULL",
         ] {
             let by_index = client.run(&format!("SELECT id FROM people WHERE {condition} ORDER BY id")).await;
-            let by_scan = client.run(&format!("SELECT id FROM people WHERE ({condition}) IS TRUE ORDER BY id")).await;
+            let by_scan = client
+                .run(&format!("SELECT id FROM people WHERE CASE WHEN {condition} THEN true ELSE false END ORDER BY id"))
+                .await;
             assert_eq!(by_index, by_scan, "{condition}, round {round}");
         }
         settle(&world).await;

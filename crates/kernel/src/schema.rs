@@ -28,7 +28,10 @@ mod relation;
 mod script;
 mod sql_type;
 
-pub use entries::{ENTRY_BUCKET, ENTRY_BUCKETS, ENTRY_KEY, ENTRY_ROWS, INDEX_NAMESPACE, entries_table, entry_group};
+pub use entries::{
+    ENTRY_BUCKET, ENTRY_BUCKETS, ENTRY_KEY, ENTRY_PLACE, ENTRY_ROWS, INDEX_NAMESPACE, POSITIONS, entries_table,
+    entry_group, entry_place,
+};
 pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};

@@ -7,18 +7,18 @@
 //! Entry buckets move like any others, and take their positions along; a batch that comes to the old shard is refused and
 //! goes to the new one.
 
+use super::lock;
 use super::watch::Watched;
-use super::{count, lock};
+use super::write::{Company, write};
 use crate::database::Database;
 use isles_engine::entries::{EntryPart, EntryProgress, MAX_ENTRIES};
+use isles_engine::env::Env;
 use isles_engine::error::ShardError;
-use isles_engine::fence::{Claim, Claimed};
 use isles_engine::shard::{EVENT_ROWS, KeyRange, Scope};
 use isles_kernel::change::Change;
-use isles_kernel::index::{Deltas, LogNumber, Source, index_stream};
+use isles_kernel::index::{Deltas, LogNumber, Source, StoredEntry, index_stream};
 use isles_kernel::names::{BucketId, Seq, ShardId, StreamId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
-use isles_kernel::value::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -26,19 +26,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Changes of one page: at most all that may be read at once.
-const PAGE: usize = *EVENT_ROWS.end();
-/// A page that is not full is waited for a moment: many changes cost hardly more than one.
-const LINGER: Duration = Duration::from_millis(20);
+/// Changes that are summed up at once: the entries of many lie close together, and are written once.
+const PAGE: usize = 2 * *EVENT_ROWS.end();
+/// Each may take a row from one entry and add it to another, all of one entry bucket.
+const _: () = assert!(2 * PAGE <= MAX_ENTRIES);
+/// Changes are waited for, unless there are so many already: a hundred cost hardly more than one. All appliers go on at
+/// the same time, since they change the same entry buckets.
+const LINGER: Duration = Duration::from_secs(1);
+/// Changes that are summed up before others get the thread.
+const UNYIELDING: usize = 100;
 /// An applier that nobody wakes looks by itself.
 const IDLE: Duration = Duration::from_secs(1);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(200);
 /// Between two notes to the log of how far it has been read, which cost it a write.
 const ADVANCE_EVERY: Duration = Duration::from_secs(1);
-/// How often a batch is routed anew before its error is told.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(20);
 /// Positions of one page of entries.
 const POSITIONS_PAGE: usize = 1_000;
 
@@ -79,6 +81,8 @@ pub(crate) struct Applier {
     pub(super) shard: ShardId,
     pub(super) log: LogNumber,
     grown: Arc<Notify>,
+    /// Somebody waits for it.
+    hurried: Notify,
     /// Held while a page is applied.
     pub(super) turn: tokio::sync::Mutex<Turn>,
     applied: AtomicU64,
@@ -94,6 +98,7 @@ impl Applier {
             shard,
             log,
             grown,
+            hurried: Notify::new(),
             turn: tokio::sync::Mutex::new(turn),
             applied: AtomicU64::new(position.0),
             caught_up: AtomicU64::new(0),
@@ -101,8 +106,9 @@ impl Applier {
         }
     }
 
-    pub(crate) fn wake(&self) {
-        self.grown.notify_one();
+    /// Lets it go on at once.
+    pub(crate) fn hurry(&self) {
+        self.hurried.notify_one();
     }
 
     /// How far the entries of all indexes have come.
@@ -131,7 +137,7 @@ impl Applier {
             let wait = match stepped {
                 Ok(read) if read >= PAGE => None,
                 Ok(0) => Some(IDLE),
-                Ok(_) => Some(LINGER),
+                Ok(_) => Some(until_tick(&*env)),
                 Err(Trouble::Positions) => match self.reload(&open).await {
                     Ok(()) => None,
                     Err(_) => Some(RETRY),
@@ -149,10 +155,13 @@ impl Applier {
             match wait {
                 None => {}
                 Some(IDLE) => {
-                    futures::future::select(Box::pin(self.grown.notified()), env.sleep(IDLE)).await;
-                    env.sleep(LINGER).await;
+                    let grown = futures::future::select(Box::pin(self.grown.notified()), env.sleep(IDLE));
+                    futures::future::select(grown, Box::pin(self.hurried.notified())).await;
+                    futures::future::select(Box::pin(self.hurried.notified()), env.sleep(until_tick(&*env))).await;
                 }
-                Some(wait) => env.sleep(wait).await,
+                Some(wait) => {
+                    futures::future::select(Box::pin(self.hurried.notified()), env.sleep(wait)).await;
+                }
             }
         }
     }
@@ -164,7 +173,7 @@ impl Applier {
         if turn.following.is_empty() {
             return Ok(0);
         }
-        let page = read_page(database, &self.shard, &turn).await?;
+        let page = read_pages(database, &self.shard, &turn).await?;
         renew(database, &mut turn);
         if page.through == turn.position {
             self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
@@ -172,7 +181,7 @@ impl Applier {
             return Ok(0);
         }
         let following: Vec<&mut Following> = turn.following.values_mut().collect();
-        apply_page(database, &self.shard, &page.changes, page.through, following).await?;
+        apply_page(database, &self.shard, &page.changes, page.through, following, Company::Others).await?;
         turn.position = page.through;
         self.settle(&turn);
         let read = page.changes.len();
@@ -211,6 +220,12 @@ impl Applier {
     }
 }
 
+/// How long it is until all appliers go on.
+fn until_tick(env: &dyn Env) -> Duration {
+    let past = env.elapsed().as_nanos() % LINGER.as_nanos();
+    LINGER - Duration::from_nanos(past as u64)
+}
+
 /// Lets go of indexes that there are not any more, and reads rows as those that are left do now. To be called when a page
 /// has been read: then no row in it is of a later schema.
 fn renew(database: &Database, turn: &mut Turn) {
@@ -226,13 +241,13 @@ fn renew(database: &Database, turn: &mut Turn) {
 async fn read_page(
     database: &Database,
     shard: &ShardId,
+    after: Seq,
     turn: &Turn,
 ) -> Result<isles_engine::shard::ChangePage, Trouble> {
     let open = database.shards.get(shard).await?;
-    match open.changes(turn.position, PAGE).await {
+    match open.changes(after, *EVENT_ROWS.end()).await {
         Err(ShardError::Trimmed { trimmed }) => {
-            let why =
-                format!("the change log of shard {shard} begins at {trimmed}, it was read up to {}", turn.position);
+            let why = format!("the change log of shard {shard} begins at {trimmed}, it was read up to {after}");
             Err(Trouble::Lost(turn.following.keys().cloned().collect(), why))
         }
         Err(ShardError::Stopped(_)) => {
@@ -243,6 +258,23 @@ async fn read_page(
     }
 }
 
+/// As much of the log as is summed up at once, or all that there is.
+async fn read_pages(
+    database: &Database,
+    shard: &ShardId,
+    turn: &Turn,
+) -> Result<isles_engine::shard::ChangePage, Trouble> {
+    let mut all = read_page(database, shard, turn.position, turn).await?;
+    let mut read = all.changes.len();
+    while read == *EVENT_ROWS.end() && all.changes.len() < PAGE {
+        let next = read_page(database, shard, all.through, turn).await?;
+        read = next.changes.len();
+        all.through = next.through;
+        all.changes.extend(next.changes);
+    }
+    Ok(all)
+}
+
 /// Brings changes of a shard to the entries of indexes.
 pub(super) async fn apply_page(
     database: &Database,
@@ -250,6 +282,7 @@ pub(super) async fn apply_page(
     changes: &[Change],
     through: Seq,
     mut following: Vec<&mut Following>,
+    company: Company,
 ) -> Result<(), Trouble> {
     let source = Source::log(shard);
     let mut parts = Vec::new();
@@ -258,7 +291,10 @@ pub(super) async fn apply_page(
         let mut deltas = Deltas::default();
         // An index that has just been built may be ahead of the others: what came before its schema is in it.
         let counted = one.come.iter().min().copied().unwrap_or_default();
-        for change in changes.iter().filter(|change| change.table == definition.table) {
+        for (at, change) in changes.iter().filter(|change| change.table == definition.table).enumerate() {
+            if at % UNYIELDING == UNYIELDING - 1 {
+                tokio::task::yield_now().await;
+            }
             if change.seq <= counted || one.counted.contains(&change.seq) {
                 continue;
             }
@@ -277,7 +313,7 @@ pub(super) async fn apply_page(
         }
     }
     let come: Vec<(String, BucketId)> = parts.iter().map(|part| (part.table.clone(), part.bucket)).collect();
-    write(database, parts).await?;
+    write(database, parts, company).await?;
     for (table, bucket) in come {
         if let Some(one) = following.iter_mut().find(|one| *one.index.definition.entries == *table) {
             one.come[bucket.0 as usize] = through;
@@ -292,92 +328,6 @@ pub(super) async fn apply_page(
     Ok(())
 }
 
-/// Writes parts to the shards that have their entry buckets, until all are written.
-pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>) -> Result<(), Trouble> {
-    for attempt in 0.. {
-        let policy = database.routing.current();
-        let batches = batches(&policy, parts)?;
-        let written =
-            futures::future::join_all(batches.into_iter().map(|batch| batch.write(database, policy.version())));
-        let (mut left, mut failed) = (Vec::new(), None);
-        for (batch, error) in written.await.into_iter().flatten() {
-            left.extend(batch);
-            failed = Some(error);
-        }
-        match failed {
-            None => return Ok(()),
-            Some(ShardError::Conflict(_)) => return Err(Trouble::Positions),
-            // Nobody could tell whether it has been counted.
-            Some(error) if !error.nothing_happened() && left.iter().any(|part| part.progress.is_none()) => {
-                return Err(error.into());
-            }
-            Some(error) if attempt >= ATTEMPTS => return Err(error.into()),
-            Some(ShardError::Moved { .. }) => {
-                database.env.sleep(PAUSE).await;
-                let refreshed = database.routing.refresh().await;
-                refreshed.map_err(|error| Trouble::Later(ShardError::Unavailable(error.message)))?;
-            }
-            // What may have happened is written again: what has been done is left.
-            Some(_) => database.env.sleep(PAUSE).await,
-        }
-        parts = left;
-    }
-    Ok(())
-}
-
-/// Parts that go to one shard at once.
-struct Batch {
-    shard: ShardId,
-    parts: Vec<EntryPart>,
-}
-
-fn batches(policy: &isles_kernel::routing::RoutingPolicy, parts: Vec<EntryPart>) -> Result<Vec<Batch>, Trouble> {
-    let group = entry_group();
-    let mut by_shard: BTreeMap<ShardId, Vec<Batch>> = BTreeMap::new();
-    for part in parts {
-        let unknown = || ShardError::invalid("entries of indexes are not routed");
-        let shard = policy.shard_of_bucket(&group, part.bucket).ok_or_else(unknown)?;
-        let batches = by_shard.entry(shard.clone()).or_default();
-        let size = |batch: &Batch| batch.parts.iter().map(|part| part.deltas.len()).sum::<usize>();
-        match batches.last_mut() {
-            Some(last) if size(last) + part.deltas.len() <= MAX_ENTRIES => last.parts.push(part),
-            _ => batches.push(Batch { shard: shard.clone(), parts: vec![part] }),
-        }
-    }
-    Ok(by_shard.into_values().flatten().collect())
-}
-
-impl Batch {
-    /// What was not written, and why.
-    async fn write(
-        self,
-        database: &Database,
-        version: isles_kernel::names::RoutingVersion,
-    ) -> Option<(Vec<EntryPart>, ShardError)> {
-        let group = entry_group();
-        let buckets: BTreeSet<BucketId> = self.parts.iter().map(|part| part.bucket).collect();
-        let units = buckets.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
-        let written = async {
-            let open = database.shards.get(&self.shard).await?;
-            match open.maintain(Claim::new(version, units), self.parts.clone()).await {
-                Err(ShardError::Stopped(why)) => {
-                    database.shards.reopen(&self.shard).await?;
-                    Err(ShardError::Unavailable(why))
-                }
-                written => written,
-            }
-        };
-        match written.await {
-            Ok(()) => {
-                let entries = self.parts.iter().map(|part| part.deltas.len() as u64).sum();
-                count(&database.indexes.counted.entries, entries);
-                None
-            }
-            Err(error) => Some((self.parts, error)),
-        }
-    }
-}
-
 /// How far each entry bucket of an index has come with a shard's log.
 pub(super) async fn positions(database: &Database, index: &Watched, source: &ShardId) -> Result<Vec<Seq>, Trouble> {
     let policy = database.routing.current();
@@ -385,24 +335,23 @@ pub(super) async fn positions(database: &Database, index: &Watched, source: &Sha
     let mut come = vec![Seq(0); ENTRY_BUCKETS as usize];
     let owners: BTreeSet<&ShardId> =
         (0..ENTRY_BUCKETS).filter_map(|bucket| policy.shard_of_bucket(&group, BucketId(bucket))).collect();
-    let key = Source::log(source).key().to_vec();
+    let [after, through] = Source::log(source).positions();
     for shard in owners {
         let open = database.shards.get(shard).await?;
         let mut snapshot = open.snapshot().await?;
         let range = KeyRange {
             table: index.definition.entries.to_string(),
             scope: Scope::All,
-            after: Some(vec![Value::Bytes(key.clone()), Value::Int(-1)]),
-            through: Some(vec![Value::Bytes(key.clone()), Value::Int(i64::MAX)]),
+            after: Some(after.clone()),
+            through: Some(through.clone()),
         };
         for row in snapshot.page(&range, POSITIONS_PAGE).await?.rows {
-            let (Unit::Bucket(_, bucket), Some(Value::Int(position))) = (&row.unit, row.values.get(2)) else {
-                continue;
-            };
-            if policy.shard_of_bucket(&group, *bucket) == Some(shard)
+            if let Unit::Bucket(_, bucket) = &row.unit
+                && let Some(StoredEntry::Position { through, .. }) = StoredEntry::read(&row.values)
+                && policy.shard_of_bucket(&group, *bucket) == Some(shard)
                 && let Some(come) = come.get_mut(bucket.0 as usize)
             {
-                *come = Seq(*position as u64);
+                *come = through;
             }
         }
     }

@@ -7,10 +7,11 @@
 //! A build that dies begins again with the first shard that is not done. Of that shard some rows may have been counted:
 //! they are taken out first. Rows do not change shards while an index over them is built (I-17).
 
-use super::apply::{Following, Trouble, apply_page, build_stream, write};
+use super::apply::{Following, Trouble, apply_page, build_stream};
 use super::lock;
 use super::store::{self, IndexRecord};
 use super::watch::Watched;
+use super::write::{Company, write};
 use crate::database::Database;
 use isles_engine::entries::{EntriesOf, EntryPart, EntryProgress};
 use isles_engine::error::ShardError;
@@ -144,7 +145,7 @@ async fn count_rows(
     let mut range = KeyRange::table(&index.definition.table).within(scope);
     loop {
         let page = snapshot.page(&range, PAGE_ROWS).await.map_err(|error| error.for_people())?;
-        write(database, sums(index, &page.rows)?).await?;
+        write(database, sums(index, &page.rows)?, Company::Nobody).await?;
         note(database, index, |progress| progress.rows += page.rows.len() as u64);
         match page.next {
             Some(next) => range.after = Some(next),
@@ -178,7 +179,7 @@ async fn begin_at(database: &Database, index: &Watched, shard: &ShardId, through
         progress: Some(progress.clone()),
         deltas: Vec::new(),
     };
-    write(database, (0..ENTRY_BUCKETS).map(part).collect()).await
+    write(database, (0..ENTRY_BUCKETS).map(part).collect(), Company::Nobody).await
 }
 
 /// Follows the log until the shard's applier can go on.
@@ -194,7 +195,7 @@ async fn catch_up(
     let mut position = from;
     loop {
         let page = open.changes(position, *EVENT_ROWS.end()).await.map_err(|error| error.for_people())?;
-        apply_page(database, shard, &page.changes, page.through, vec![&mut *following]).await?;
+        apply_page(database, shard, &page.changes, page.through, vec![&mut *following], Company::Nobody).await?;
         let read = page.changes.len();
         position = page.through;
         database.indexes.counted.page(read);

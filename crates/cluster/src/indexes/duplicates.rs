@@ -11,7 +11,7 @@ use crate::commit::writers::{TxnNumber, Wanted, WriterTurn};
 use crate::database::Database;
 use isles_engine::shard::{KeyRange, MAX_PAGE_ROWS, Scope, StoredRow};
 use isles_kernel::error::SqlError;
-use isles_kernel::index::{IndexKey, Source};
+use isles_kernel::index::{IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::{Value, key_bytes};
@@ -46,16 +46,16 @@ async fn suspects(database: &Database, index: &Watched) -> Result<BTreeSet<Vec<u
         let mut last: (Vec<u8>, i64) = Default::default();
         each_row(database, shard, KeyRange::table(&index.definition.entries), |row| {
             let Unit::Bucket(_, bucket) = row.unit else { return };
-            let [Value::Bytes(key), _, Value::Int(rows)] = row.values.as_slice() else { return };
-            if owner(bucket.0) != Some(shard) || Source::shard(key).is_some() {
+            let Some(StoredEntry::Count { key, rows, .. }) = StoredEntry::read(&row.values) else { return };
+            if owner(bucket.0) != Some(shard) {
                 return;
             }
-            if last.0 != *key {
-                last = (key.clone(), 0);
+            if last.0 != key {
+                last = (key.to_vec(), 0);
             }
             last.1 += rows;
-            if last.1 > 1 && !IndexKey(key.clone()).has_null() {
-                found.insert(key.clone());
+            if last.1 > 1 && !IndexKey(key.to_vec()).has_null() {
+                found.insert(key.to_vec());
             }
         })
         .await?;

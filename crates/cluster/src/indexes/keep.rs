@@ -102,7 +102,7 @@ async fn stop_all(database: &Database) -> Result<(), SqlError> {
             open.remove_consumer(&stream).await.map_err(|error| error.for_people())?;
         }
     }
-    appliers.into_values().for_each(|applier| applier.wake());
+    appliers.into_values().for_each(|applier| applier.hurry());
     Ok(())
 }
 

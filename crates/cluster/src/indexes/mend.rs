@@ -19,9 +19,9 @@ use crate::database::Database;
 use isles_engine::shard::{KeyRange, MAX_PAGE_ROWS, Scope};
 use isles_kernel::error::SqlError;
 use isles_kernel::index::key::Part;
-use isles_kernel::index::{IndexKey, Source};
+use isles_kernel::index::{IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, Seq, ShardId};
-use isles_kernel::schema::{ENTRY_BUCKETS, KeyOver, KeyPart, entry_group};
+use isles_kernel::schema::{ENTRY_BUCKETS, KeyOver, KeyPart, entry_group, entry_place};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,7 +187,7 @@ impl Database {
             let is_last = page.len() < room;
             for (key, bucket, rows) in page {
                 let is_named = u32::try_from(bucket).is_ok_and(|bucket| named.binary_search(&bucket).is_ok());
-                if Source::shard(&key).is_none() && is_named {
+                if is_named {
                     if entries.len() == limit {
                         return Ok(EntryPage { entries, next_cursor: Some(cursor.text()), seq });
                     }
@@ -221,14 +221,17 @@ impl Database {
         let owner = policy.shard_of_bucket(&group, entry_bucket).ok_or_else(unknown)?;
         let open = self.shards.get(owner).await.map_err(|error| error.for_people())?;
         let mut range = KeyRange::table(&index.definition.entries).within(Scope::bucket(group.clone(), entry_bucket));
-        range.after = cursor.after.clone().map(|(key, bucket)| vec![Value::Bytes(key), Value::Int(bucket)]);
+        let place = entry_place(cursor.entry_bucket);
+        let after = cursor.after.clone().unwrap_or((Vec::new(), -1));
+        range.after = Some(vec![Value::Int(place), Value::Bytes(after.0), Value::Int(after.1)]);
+        range.through = Some(vec![Value::Int(place + 1), Value::Bytes(Vec::new()), Value::Int(-1)]);
         let mut snapshot = open.snapshot().await.map_err(|error| error.for_people())?;
         let page = snapshot.page(&range, rows).await.map_err(|error| error.for_people())?;
-        let entry = |row: isles_engine::shard::StoredRow| match <[Value; 3]>::try_from(row.values) {
-            Ok([Value::Bytes(key), Value::Int(bucket), Value::Int(rows)]) => Ok((key, bucket, rows)),
+        let entry = |row: &isles_engine::shard::StoredRow| match StoredEntry::read(&row.values) {
+            Some(StoredEntry::Count { key, bucket, rows }) => Ok((key.to_vec(), bucket, rows)),
             _ => Err(SqlError::new("XX001", "an entry of an index is not what it should be")),
         };
-        page.rows.into_iter().map(entry).collect()
+        page.rows.iter().map(entry).collect()
     }
 
     fn check_shard(&self, shard: &ShardId) -> Result<(), SqlError> {

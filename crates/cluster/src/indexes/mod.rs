@@ -21,7 +21,8 @@
 //!   * [`define`]  what an index is over
 //!   * [`watch`]   additions that are not applied yet
 //!   * [`find`]    where rows with certain keys are
-//!   * [`apply`]   changes of a shard's log, brought to the entries
+//!   * [`apply`]   changes of a shard's log, summed up for the entries
+//!   * [`write`]   the sums, written to the shards that have the entries
 //!   * [`build`]   entries for rows that were there before the index
 //!   * [`duplicates`] rows that keep an index from being unique
 //!   * [`store`]   what the catalog keeps of an index
@@ -54,6 +55,7 @@ mod show;
 mod store;
 mod verify;
 pub(crate) mod watch;
+mod write;
 
 use crate::database::Database;
 use apply::Applier;
@@ -93,6 +95,8 @@ pub(crate) struct Indexes {
     planted: Option<Planted>,
     pub(crate) watch: Arc<Watch>,
     appliers: Mutex<BTreeMap<ShardId, Arc<Applier>>>,
+    /// What appliers have for each shard.
+    piles: Mutex<BTreeMap<ShardId, Arc<write::Pile>>>,
     /// Tells the keeper to look.
     news: Notify,
     /// Indexes that are being built, by the name of their entries, and what is known of it.
@@ -190,6 +194,7 @@ impl Indexes {
     /// A shard has gone.
     pub(crate) fn dismiss(&self, shard: &ShardId) {
         lock(&self.appliers).remove(shard);
+        lock(&self.piles).remove(shard);
         self.watch.remove_log(shard);
     }
 

@@ -154,7 +154,7 @@ impl Database {
                     let message = format!("global indexes are {behind} changes of shard {} behind", applier.shard);
                     return Err(SqlError::new("55P03", message).with_hint("try again when they have caught up"));
                 }
-                applier.wake();
+                applier.hurry();
                 self.env.sleep(DRAIN_POLL).await;
             }
         }

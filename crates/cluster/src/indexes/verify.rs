@@ -16,16 +16,16 @@
 //! refused then, since rows that are moving are on two shards.
 
 use super::Indexes;
-use super::apply::write;
 use super::store::{self, State, VerifiedRecord};
 use super::watch::Watched;
+use super::write::{Company, write};
 use crate::database::Database;
 use crate::moves;
 use isles_engine::entries::EntryPart;
 use isles_engine::shard::{EVENT_ROWS, KeyRange, MAX_PAGE_ROWS, Scope, Shard};
 use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
-use isles_kernel::index::{EntryDelta, Source};
+use isles_kernel::index::{EntryDelta, Source, StoredEntry};
 use isles_kernel::names::{BucketId, Seq, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::Value;
@@ -349,7 +349,7 @@ impl Database {
         if !turn.following.contains_key(&index.definition.entries) || !self.is_as_it_was(standing) {
             return Err(meanwhile(index, "it was changed"));
         }
-        write(self, parts).await?;
+        write(self, parts, Company::Nobody).await?;
         drop(turn);
         Ok(mended)
     }
@@ -429,16 +429,15 @@ impl Database {
                         if !piece.entry_buckets.contains(&entry_bucket.0) || owner(entry_bucket.0) != Some(shard) {
                             continue;
                         }
-                        let [Value::Bytes(key), Value::Int(bucket), Value::Int(rows)] = row.values.as_slice() else {
-                            continue;
-                        };
-                        let bucket = BucketId(u32::try_from(*bucket).unwrap_or(u32::MAX));
-                        match Source::shard(key) {
-                            Some(source) if source == piece.shard => {
-                                come.insert(entry_bucket.0, Seq(u64::try_from(*rows).unwrap_or(0)));
+                        match StoredEntry::read(&row.values) {
+                            Some(StoredEntry::Position { shard, through }) if shard == piece.shard => {
+                                come.insert(entry_bucket.0, through);
                             }
-                            None if is_named(bucket) => {
-                                counts.insert((entry_bucket.0, key.clone(), bucket), *rows);
+                            Some(StoredEntry::Count { key, bucket, rows }) => {
+                                let bucket = BucketId(u32::try_from(bucket).unwrap_or(u32::MAX));
+                                if is_named(bucket) {
+                                    counts.insert((entry_bucket.0, key.to_vec(), bucket), rows);
+                                }
                             }
                             _ => {}
                         }
@@ -479,11 +478,13 @@ fn not_ready(index: &Watched) -> SqlError {
 fn ranges(index: &Watched, piece: &Piece) -> Vec<KeyRange> {
     let all = KeyRange::table(&index.definition.entries);
     let Some(keys) = &piece.keys else { return vec![all] };
-    let with = |key: Vec<u8>, bucket| Some(vec![Value::Bytes(key), Value::Int(bucket)]);
-    let of =
-        |key: &Vec<u8>| KeyRange { after: with(key.clone(), -1), through: with(key.clone(), i64::MAX), ..all.clone() };
-    let source = Source::log(&piece.shard).key().to_vec();
-    [&source].into_iter().chain(keys).map(of).collect()
+    let counts = |key: &Vec<u8>| {
+        let [after, through] = [-1, i64::MAX].map(|bucket| Some(StoredEntry::key_of(key, bucket, ENTRY_BUCKETS)));
+        KeyRange { after, through, ..all.clone() }
+    };
+    let [after, through] = Source::log(&piece.shard).positions().map(Some);
+    let positions = KeyRange { after, through, ..all.clone() };
+    [positions].into_iter().chain(keys.iter().map(counts)).collect()
 }
 
 /// Changes after a position, up to another and perhaps a little further.

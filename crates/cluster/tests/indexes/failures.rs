@@ -282,7 +282,7 @@ async fn entries(db: &Db) -> Vec<String> {
         for table in schema.tables.values().filter(|table| table.has_entries()) {
             let page = snapshot.page(&KeyRange::table(&table.name), 10_000).await.unwrap();
             let rows = page.rows.into_iter().map(|row| format!("{name} {:?}", row.values));
-            all.extend(rows.filter(|row| !row.contains("[Bytes([0,")));
+            all.extend(rows.filter(|row| !row.contains("[Int(0), Bytes([0,")));
         }
     }
     all

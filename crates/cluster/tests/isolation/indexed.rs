@@ -27,7 +27,7 @@ use isles_engine::fence::{Claim, Claimed};
 use isles_engine::shard::KeyRange;
 use isles_kernel::error::SqlError;
 use isles_kernel::index::key::Part;
-use isles_kernel::index::{EntryDelta, IndexKey, Source};
+use isles_kernel::index::{EntryDelta, IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::Value;
@@ -422,7 +422,7 @@ pub(crate) async fn entries(database: &Arc<Database>) -> Result<BTreeSet<String>
             assert!(page.next.is_none(), "more entries than are looked at");
             for row in page.rows {
                 let Unit::Bucket(group, bucket) = &row.unit else { return Err(format!("{row:?} has no bucket")) };
-                let is_position = matches!(&row.values[0], Value::Bytes(key) if Source::shard(key).is_some());
+                let is_position = matches!(StoredEntry::read(&row.values), Some(StoredEntry::Position { .. }));
                 if !is_position && policy.shard_of_bucket(group, *bucket) == Some(&name) {
                     all.insert(format!("{} {bucket} {:?}", table.name, row.values));
                 }

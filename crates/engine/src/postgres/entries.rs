@@ -11,14 +11,19 @@ use super::tenancy::OWN;
 use crate::entries::{EntriesOf, EntryPart, EntryProbe, EntryProgress, Observed, stands_elsewhere};
 use crate::error::{Result, ShardError};
 use isles_kernel::names::{BucketId, Seq, ShardId};
-use isles_kernel::schema::Schema;
+use isles_kernel::schema::{POSITIONS, Schema, entry_place};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes entries, in a transaction that the caller ends.
 pub(super) async fn maintain(conn: &Conn, entry: &Entry, schema: &Schema, parts: &[EntryPart]) -> Result<()> {
     begin(conn, entry).await?;
+    let mut by_table: BTreeMap<&str, Vec<&EntryPart>> = BTreeMap::new();
     for part in parts {
         check_table(schema, &part.table)?;
-        maintain_part(conn, part).await?;
+        by_table.entry(&part.table).or_default().push(part);
+    }
+    for (table, parts) in by_table {
+        maintain_table(conn, &table_name(table), parts).await?;
     }
     Ok(())
 }
@@ -43,52 +48,75 @@ fn number(seq: Seq) -> Result<i64> {
     i64::try_from(seq.0).map_err(|_| ShardError::invalid("a position is below 2^63"))
 }
 
-async fn maintain_part(conn: &Conn, part: &EntryPart) -> Result<()> {
-    let name = table_name(&part.table);
-    if let Some(progress) = &part.progress
-        && !comes_further(conn, &name, part.bucket, progress).await?
-    {
+/// Changes entries of one index. A statement for each of the parts would be a round trip for each.
+async fn maintain_table(conn: &Conn, name: &str, mut parts: Vec<&EntryPart>) -> Result<()> {
+    come_further(conn, name, &mut parts).await?;
+    let deltas = || parts.iter().flat_map(|part| part.deltas.iter().map(|delta| (part.bucket.0, delta)));
+    if deltas().next().is_none() {
         return Ok(());
     }
-    if part.deltas.is_empty() {
-        return Ok(());
-    }
-    let bucket = i64::from(part.bucket.0);
-    let keys: Vec<&[u8]> = part.deltas.iter().map(|delta| delta.key.as_slice()).collect();
-    let buckets: Vec<i64> = part.deltas.iter().map(|delta| i64::from(delta.bucket.0)).collect();
-    let rows: Vec<i64> = part.deltas.iter().map(|delta| delta.rows).collect();
+    let own: Vec<i64> = deltas().map(|(own, _)| i64::from(own)).collect();
+    let places: Vec<i64> = deltas().map(|(own, _)| entry_place(own)).collect();
+    let keys: Vec<&[u8]> = deltas().map(|(_, delta)| delta.key.as_slice()).collect();
+    let buckets: Vec<i64> = deltas().map(|(_, delta)| i64::from(delta.bucket.0)).collect();
+    let rows: Vec<i64> = deltas().map(|(_, delta)| delta.rows).collect();
+    // Several parts may name one entry.
     let add = format!(
-        "INSERT INTO {name} AS e (_bucket, key, bucket, rows) \
-         SELECT $1::bigint::int, k, b, r FROM unnest($2::bytea[], $3::bigint[], $4::bigint[]) AS u (k, b, r) \
-         ON CONFLICT (key, bucket) DO UPDATE SET rows = e.rows + excluded.rows"
+        "INSERT INTO {name} AS e (_bucket, place, key, bucket, rows) \
+         SELECT min(o)::int, p, k, b, sum(r)::bigint \
+         FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[]) AS u (o, p, k, b, r) \
+         GROUP BY p, k, b \
+         ON CONFLICT (place, key, bucket) DO UPDATE SET rows = e.rows + excluded.rows"
     );
-    conn.rows(&add, &[&bucket, &keys, &buckets, &rows]).await?;
+    conn.rows(&add, &[&own, &places, &keys, &buckets, &rows]).await?;
     // Zero may be reached from below, too.
     let clear = format!(
-        "DELETE FROM {name} AS e USING unnest($1::bytea[], $2::bigint[]) AS u (k, b) \
-         WHERE e.key = u.k AND e.bucket = u.b AND e.rows = 0"
+        "DELETE FROM {name} AS e USING unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS u (p, k, b) \
+         WHERE e.place = u.p AND e.key = u.k AND e.bucket = u.b AND e.rows = 0"
     );
-    conn.rows(&clear, &[&keys, &buckets]).await.map(drop)
+    conn.rows(&clear, &[&places, &keys, &buckets]).await.map(drop)
 }
 
-/// Brings an entry bucket's position forward; false if it is there already.
-async fn comes_further(conn: &Conn, name: &str, bucket: BucketId, progress: &EntryProgress) -> Result<bool> {
-    let (source, own) = (progress.source.key(), i64::from(bucket.0));
-    // It is there from here on, and locked.
+/// Brings the positions of entry buckets forward, and leaves out the parts of those that are there already.
+async fn come_further(conn: &Conn, name: &str, parts: &mut Vec<&EntryPart>) -> Result<()> {
+    let wanted: BTreeMap<(&[u8], i64), &EntryProgress> = parts
+        .iter()
+        .filter_map(|part| part.progress.as_ref().map(|progress| (part.bucket.0, progress)))
+        .map(|(own, progress)| ((progress.source.key(), i64::from(own)), progress))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let sources: Vec<&[u8]> = wanted.keys().map(|(source, _)| *source).collect();
+    let owns: Vec<i64> = wanted.keys().map(|(_, own)| *own).collect();
+    // They are there from here on, and locked, in an order that all keep.
     let lock = format!(
-        "INSERT INTO {name} AS e (_bucket, key, bucket, rows) VALUES ($2::bigint::int, $1, $2, 0) \
-         ON CONFLICT (key, bucket) DO UPDATE SET rows = e.rows RETURNING rows"
+        "INSERT INTO {name} AS e (_bucket, place, key, bucket, rows) \
+         SELECT o::int, {POSITIONS}, k, o, 0 FROM unnest($1::bytea[], $2::bigint[]) AS u (k, o) ORDER BY u.k, u.o \
+         ON CONFLICT (place, key, bucket) DO UPDATE SET rows = e.rows RETURNING key, bucket, rows"
     );
-    let stands = Seq(conn.row(&lock, &[&source, &own]).await?.get::<_, i64>(0) as u64);
-    if stands >= progress.through {
-        return Ok(false);
+    let mut done = BTreeSet::new();
+    for row in conn.rows(&lock, &[&sources, &owns]).await? {
+        let (source, own, rows): (&[u8], i64, i64) = (row.get(0), row.get(1), row.get(2));
+        let Some(((source, own), progress)) = wanted.iter().find(|(key, _)| **key == (source, own)) else { continue };
+        let stands = Seq(rows as u64);
+        if stands >= progress.through {
+            done.insert((*source, *own));
+        } else if stands != progress.from {
+            return Err(stands_elsewhere(BucketId(*own as u32), stands, progress));
+        }
     }
-    if stands != progress.from {
-        return Err(stands_elsewhere(bucket, stands, progress));
-    }
-    let put = format!("UPDATE {name} SET rows = $3 WHERE key = $1 AND bucket = $2");
-    conn.rows(&put, &[&source, &own, &number(progress.through)?]).await?;
-    Ok(true)
+    parts.retain(|part| {
+        let key = part.progress.as_ref().map(|progress| (progress.source.key(), i64::from(part.bucket.0)));
+        key.is_none_or(|key| !done.contains(&key))
+    });
+    let through = wanted.values().map(|progress| number(progress.through)).collect::<Result<Vec<i64>>>()?;
+    let put = format!(
+        "UPDATE {name} AS e SET rows = greatest(e.rows, u.r) \
+         FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS u (k, o, r) \
+         WHERE e.place = {POSITIONS} AND e.key = u.k AND e.bucket = u.o"
+    );
+    conn.rows(&put, &[&sources, &owns, &through]).await.map(drop)
 }
 
 /// Deletes entries, in a transaction that the caller ends.
@@ -113,7 +141,7 @@ pub(super) async fn clear(
         EntriesOf::Index => conn.row(&gone("true"), &[]).await?,
         EntriesOf::Source(source, buckets) => {
             let list: Vec<i64> = buckets.iter().map(|bucket| i64::from(bucket.0)).collect();
-            let which = "key = $1 OR (key >= '\\x01'::bytea AND bucket = ANY ($2))";
+            let which = &format!("(place = {POSITIONS} AND key = $1) OR (place <> {POSITIONS} AND bucket = ANY ($2))");
             conn.row(&gone(which), &[&source.key(), &list]).await?
         }
     };
@@ -125,13 +153,13 @@ pub(super) async fn buckets(conn: &Conn, entry: &Entry, probes: &[EntryProbe]) -
     let mut found = Vec::new();
     for EntryProbe { table, bucket, range } in probes {
         let name = table_name(table);
-        let bucket = i64::from(bucket.0);
-        let select = format!("SELECT DISTINCT bucket FROM {name} WHERE _bucket = $1::bigint AND key >= $2");
+        let place = entry_place(bucket.0);
+        let select = format!("SELECT DISTINCT bucket FROM {name} WHERE place = $1 AND key >= $2");
         let rows = match &range.high {
             Some(high) => {
-                conn.rows(&format!("{select} AND key < $3 AND rows > 0"), &[&bucket, &range.low, high]).await?
+                conn.rows(&format!("{select} AND key < $3 AND rows > 0"), &[&place, &range.low, high]).await?
             }
-            None => conn.rows(&format!("{select} AND rows > 0"), &[&bucket, &range.low]).await?,
+            None => conn.rows(&format!("{select} AND rows > 0"), &[&place, &range.low]).await?,
         };
         found.extend(rows.iter().map(|row| BucketId(row.get::<_, i64>(0) as u32)));
     }

@@ -10,6 +10,7 @@ use crate::entries::{EntriesOf, EntryPart, EntryProbe, EntryProgress, stands_els
 use crate::error::{Result, ShardError};
 use crate::fence::Claim;
 use isles_kernel::names::{BucketId, Seq};
+use isles_kernel::schema::{POSITIONS, entry_place};
 use isles_kernel::value::{DataType, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,16 +37,26 @@ fn maintain_part(db: &mut Db, part: &EntryPart) -> Result<()> {
         return Ok(());
     }
     let add = format!(
-        "INSERT INTO {name} (_bucket, key, bucket, rows) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT (key, bucket) DO UPDATE SET rows = rows + excluded.rows"
+        "INSERT INTO {name} (_bucket, place, key, bucket, rows) VALUES ($5, $1, $2, $3, $4) \
+         ON CONFLICT (place, key, bucket) DO UPDATE SET rows = rows + excluded.rows WHERE rows <> -excluded.rows"
     );
-    let clear = format!("DELETE FROM {name} WHERE key = $1 AND bucket = $2 AND rows = 0");
-    let bucket = Value::Int(i64::from(part.bucket.0));
+    let clear = format!("DELETE FROM {name} WHERE place = $1 AND key = $2 AND bucket = $3 AND rows = -$4");
+    let own = i64::from(part.bucket.0);
     for delta in &part.deltas {
-        let [key, of] = [Value::Bytes(delta.key.clone()), Value::Int(i64::from(delta.bucket.0))];
-        db.own_kept(&add, &[bucket.clone(), key.clone(), of.clone(), Value::Int(delta.rows)], &[])?;
-        // Zero may be reached from below, too.
-        db.own_kept(&clear, &[key, of], &[])?;
+        let entry = [
+            Value::Int(entry_place(part.bucket.0)),
+            Value::Bytes(delta.key.clone()),
+            Value::Int(i64::from(delta.bucket.0)),
+            Value::Int(delta.rows),
+            Value::Int(own),
+        ];
+        // Most rows that come are the first with their key, and most that go are the last. Zero may be reached from below, too.
+        let (add, clear) = ((&add, entry.as_slice()), (&clear, &entry[..4]));
+        let [first, second] = if delta.rows > 0 { [add, clear] } else { [clear, add] };
+        db.own_kept(first.0, first.1, &[])?;
+        if db.changes() == 0 {
+            db.own_kept(second.0, second.1, &[])?;
+        }
     }
     Ok(())
 }
@@ -53,7 +64,7 @@ fn maintain_part(db: &mut Db, part: &EntryPart) -> Result<()> {
 /// Brings an entry bucket's position forward; false if it is there already.
 fn comes_further(db: &mut Db, name: &str, bucket: BucketId, progress: &EntryProgress) -> Result<bool> {
     let [source, own] = [Value::Bytes(progress.source.key().to_vec()), Value::Int(i64::from(bucket.0))];
-    let select = format!("SELECT rows FROM {name} WHERE key = $1 AND bucket = $2");
+    let select = format!("SELECT rows FROM {name} WHERE place = {POSITIONS} AND key = $1 AND bucket = $2");
     let rows = db.own_kept(&select, &[source.clone(), own.clone()], &[DataType::Int8])?;
     let stands = match rows.first().map(Vec::as_slice) {
         Some([Value::Int(position)]) => Seq(*position as u64),
@@ -66,8 +77,8 @@ fn comes_further(db: &mut Db, name: &str, bucket: BucketId, progress: &EntryProg
         return Err(stands_elsewhere(bucket, stands, progress));
     }
     let put = format!(
-        "INSERT INTO {name} (_bucket, key, bucket, rows) VALUES ($2, $1, $2, $3) \
-         ON CONFLICT (key, bucket) DO UPDATE SET rows = excluded.rows"
+        "INSERT INTO {name} (_bucket, place, key, bucket, rows) VALUES ($2, {POSITIONS}, $1, $2, $3) \
+         ON CONFLICT (place, key, bucket) DO UPDATE SET rows = excluded.rows"
     );
     db.own_kept(&put, &[source, own, Value::Int(progress.through.0 as i64)], &[])?;
     Ok(true)
@@ -80,12 +91,14 @@ pub(super) fn clear(writer: &mut Writer, table: &str, of: &EntriesOf, limit: usi
         EntriesOf::Index => ("true".into(), vec![]),
         EntriesOf::Source(source, buckets) => {
             let list: Vec<String> = buckets.iter().map(|bucket| bucket.0.to_string()).collect();
-            let which = format!("key = $1 OR (key >= x'01' AND bucket IN ({}))", list.join(", "));
+            let list = list.join(", ");
+            let which = format!("(place = {POSITIONS} AND key = $1) OR (place <> {POSITIONS} AND bucket IN ({list}))");
             (which, vec![Value::Bytes(source.key().to_vec())])
         }
     };
     let delete = format!(
-        "DELETE FROM {name} WHERE (key, bucket) IN (SELECT key, bucket FROM {name} WHERE {which} LIMIT {limit})"
+        "DELETE FROM {name} WHERE (place, key, bucket) IN \
+         (SELECT place, key, bucket FROM {name} WHERE {which} LIMIT {limit})"
     );
     writer.db.own_text(&delete, &params, &[])?;
     Ok(writer.db.changes())
@@ -124,11 +137,11 @@ fn look(db: &mut Db, probes: &[EntryProbe]) -> Result<Vec<BucketId>> {
     for EntryProbe { table, bucket, range } in probes {
         let below = if range.high.is_some() { " AND key < $3" } else { "" };
         let select = format!(
-            "SELECT DISTINCT bucket FROM {} WHERE _bucket = $1 AND key >= $2{below} AND rows > 0",
+            "SELECT DISTINCT bucket FROM {} WHERE place = $1 AND key >= $2{below} AND rows > 0",
             ddl::quoted(table)
         );
         let bounds = [Some(range.low.clone()), range.high.clone()];
-        let params: Vec<Value> = [Value::Int(i64::from(bucket.0))]
+        let params: Vec<Value> = [Value::Int(entry_place(bucket.0))]
             .into_iter()
             .chain(bounds.into_iter().flatten().map(Value::Bytes))
             .collect();

@@ -7,7 +7,7 @@ use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{Begin, Request};
 use isles_kernel::index::key::Part;
-use isles_kernel::index::{EntryDelta, IndexKey, KeyRange, Source};
+use isles_kernel::index::{EntryDelta, IndexKey, KeyRange, Source, StoredEntry};
 use isles_kernel::names::{BucketId, RoutingVersion, Seq, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, INDEX_NAMESPACE, SchemaChange, Unit, entries_table, entry_group};
 use isles_kernel::value::Value;
@@ -70,10 +70,10 @@ async fn stored(db: &Db) -> (Vec<(u32, Vec<u8>, i64, i64)>, Vec<(u32, i64)>) {
     let (mut entries, mut positions) = (Vec::new(), Vec::new());
     for row in db.rows(TABLE).await {
         let Unit::Bucket(_, own) = row.unit else { panic!("{row:?} has no bucket") };
-        let [Value::Bytes(key), bucket, rows] = row.values.as_slice() else { panic!("{:?}", row.values) };
-        match Source::shard(key) {
-            Some(_) => positions.push((own.0, int(rows))),
-            None => entries.push((own.0, key.clone(), int(bucket), int(rows))),
+        match StoredEntry::read(&row.values) {
+            Some(StoredEntry::Position { through, .. }) => positions.push((own.0, through.0 as i64)),
+            Some(StoredEntry::Count { key, bucket, rows }) => entries.push((own.0, key.to_vec(), bucket, rows)),
+            None => panic!("{:?}", row.values),
         }
     }
     (entries, positions)
@@ -146,6 +146,10 @@ pub(crate) async fn entries_are_found_by_key_and_range(world: World) {
     assert_eq!(found(&db, 1, whole.starting("a")).await, [3, 4, 5]);
     maintain(&db, vec![built(1, vec![delta("b", 7, 2), delta("b", 6, -1)])]).await.unwrap();
     assert_eq!(found(&db, 1, key("b").within()).await, [7]);
+    // What comes to nothing is gone, from below and from above.
+    maintain(&db, vec![built(3, vec![delta("c", 7, -2), delta("c", 8, 2)])]).await.unwrap();
+    maintain(&db, vec![built(3, vec![delta("c", 7, 2), delta("c", 8, -2)])]).await.unwrap();
+    assert!(stored(&db).await.0.iter().all(|(own, ..)| *own != 3), "{:?}", stored(&db).await);
     // Several at once.
     let probes =
         ["a", "b"].map(|text| EntryProbe { table: TABLE.into(), bucket: BucketId(1), range: key(text).within() });

@@ -7,7 +7,7 @@
 use super::key::{IndexKey, NO_KEY, NoOrder};
 use crate::change::Change;
 use crate::names::{BucketId, Seq, ShardId};
-use crate::schema::Unit;
+use crate::schema::{POSITIONS, Unit, entry_place};
 use crate::value::Value;
 use std::collections::BTreeMap;
 
@@ -26,10 +26,43 @@ impl Source {
         &self.0
     }
 
+    /// The primary keys between which the positions of all entry buckets are.
+    pub fn positions(&self) -> [Vec<Value>; 2] {
+        [-1, i64::MAX].map(|bucket| vec![Value::Int(POSITIONS), Value::Bytes(self.0.clone()), Value::Int(bucket)])
+    }
+
     /// The shard, if these are the bytes of a position's key.
     pub fn shard(key: &[u8]) -> Option<ShardId> {
         let name = key.strip_prefix(&[NO_KEY])?;
         ShardId::new(std::str::from_utf8(name).ok()?).ok()
+    }
+}
+
+/// A row of a table of entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredEntry<'a> {
+    /// The entry bucket has what a shard's log says up to here.
+    Position { shard: ShardId, through: Seq },
+    /// So many rows of a bucket have a key.
+    Count { key: &'a [u8], bucket: i64, rows: i64 },
+}
+
+impl StoredEntry<'_> {
+    /// None if these are not the values of such a row.
+    pub fn read(values: &[Value]) -> Option<StoredEntry<'_>> {
+        let [Value::Int(place), Value::Bytes(key), Value::Int(bucket), Value::Int(rows)] = values else { return None };
+        Some(match *place {
+            POSITIONS => {
+                StoredEntry::Position { shard: Source::shard(key)?, through: Seq(u64::try_from(*rows).unwrap_or(0)) }
+            }
+            _ => StoredEntry::Count { key, bucket: *bucket, rows: *rows },
+        })
+    }
+
+    /// The primary key of the row that has the count of a key and a bucket.
+    pub fn key_of(key: &[u8], bucket: i64, entry_buckets: u32) -> Vec<Value> {
+        let place = entry_place(IndexKey(key.to_vec()).entry_bucket(entry_buckets));
+        vec![Value::Int(place), Value::Bytes(key.to_vec()), Value::Int(bucket)]
     }
 }
 

@@ -26,7 +26,7 @@ pub mod pending;
 
 use crate::names::StreamId;
 
-pub use entry::{Deltas, EntryDelta, Source};
+pub use entry::{Deltas, EntryDelta, Source, StoredEntry};
 pub use key::{IndexKey, KeyRange};
 pub use pending::{LogNumber, Pending};
 

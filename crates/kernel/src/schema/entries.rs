@@ -7,9 +7,12 @@
 //! An entry says how many rows of a bucket have a key. The bucket is one of the *indexed* table's group, and not that
 //! of the entry itself, which is in the hidden column.
 //!
-//!     _bucket  key                      bucket   rows
-//!     12       encoded (`index::key`)   3        2        two rows of bucket 3 have this key
-//!     12       source, see `index`      12       4711     this bucket of entries has what that shard's log says up to 4711
+//!     _bucket  place  key                      bucket   rows
+//!     12       13     encoded (`index::key`)   3        2        two rows of bucket 3 have this key
+//!     12       0      source, see `index`      12       4711     this bucket of entries has what that shard's log says up to 4711
+//!
+//! The place comes first in the primary key, so the entries of an entry bucket lie together, and so do all positions: what
+//! a page of a log changes is on few pages of the disk.
 
 use super::{Column, Key, Schema, SchemaChange, Table, TableKind};
 use crate::names::GroupName;
@@ -20,9 +23,18 @@ pub const INDEX_NAMESPACE: &str = "_isles_index";
 /// Buckets of entries: as many shards can share the work.
 pub const ENTRY_BUCKETS: u32 = 64;
 
+pub const ENTRY_PLACE: &str = "place";
 pub const ENTRY_KEY: &str = "key";
 pub const ENTRY_BUCKET: &str = "bucket";
 pub const ENTRY_ROWS: &str = "rows";
+
+/// The place of all positions.
+pub const POSITIONS: i64 = 0;
+
+/// The place of the entries of an entry bucket.
+pub fn entry_place(entry_bucket: u32) -> i64 {
+    i64::from(entry_bucket) + 1
+}
 
 /// The group of all entries.
 pub fn entry_group() -> GroupName {
@@ -33,12 +45,13 @@ pub fn entry_group() -> GroupName {
 pub fn entries_table(name: &str) -> Table {
     let column = |name, ty| Column::new(name, ty).not_null();
     let columns = vec![
+        column(ENTRY_PLACE, DataType::Int8),
         column(ENTRY_KEY, DataType::Bytes),
         column(ENTRY_BUCKET, DataType::Int8),
         column(ENTRY_ROWS, DataType::Int8),
     ];
     let kind = TableKind::Hash { group: entry_group(), shard_by: vec![ENTRY_KEY.into()], buckets: ENTRY_BUCKETS };
-    Table::new(name, kind, columns, &[ENTRY_KEY, ENTRY_BUCKET])
+    Table::new(name, kind, columns, &[ENTRY_PLACE, ENTRY_KEY, ENTRY_BUCKET])
 }
 
 impl Schema {

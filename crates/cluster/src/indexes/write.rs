@@ -14,7 +14,7 @@ use isles_kernel::names::{BucketId, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::entry_group;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 

@@ -233,7 +233,7 @@ impl Database {
     /// Removes readers of the log that joins have left which were cut short.
     pub(super) async fn forget_joins(&self) -> Result<(), SqlError> {
         let people = |error: ShardError| error.for_people();
-        let home = self.shards.get(&self.home()).await.map_err(people)?;
+        let home = self.shards.get(&self.first_shard()).await.map_err(people)?;
         let consumers = home.consumers().await.map_err(people)?;
         for left in consumers.iter().filter(|consumer| consumer.stream.as_str().starts_with(STREAM_PREFIX)) {
             home.remove_consumer(&left.stream).await.map_err(people)?;
@@ -268,7 +268,7 @@ impl Copying {
         let stream =
             StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
         let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
-        let home = database.shards.get(&database.home()).await?;
+        let home = database.shards.get(&database.first_shard()).await?;
         let position = home.add_consumer(&stream).await?;
         Ok(Copying { database: database.clone(), home, shard: shard.clone(), stream, tables, position })
     }

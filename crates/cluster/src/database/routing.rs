@@ -9,6 +9,7 @@
 //!   * I-8  the version rises by one with each change
 //!   * I-44 no two tenants are pinned to one shard by [`Routing::pin`]
 
+use super::schema;
 use super::shards::ShardSet;
 use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
@@ -18,6 +19,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
 use isles_kernel::names::{GroupName, RoutingVersion, ShardId, TenantId};
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
+use isles_kernel::schema::Schema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -126,6 +128,18 @@ impl Routing {
         }
         let next = policy.apply(&RoutingChange { moves }).map_err(routing_error)?;
         Ok(Some((Arc::new(next), stored)))
+    }
+
+    /// Routes the global tables of a database from before they were routed: they are on its first shard.
+    pub(super) async fn place_global(&self, schema: &Schema, first: &ShardId, now: u64) -> Result<(), SqlError> {
+        let groups = schema::groups(schema);
+        let Some((next, stored)) = self.with_groups(&groups, std::slice::from_ref(first)).await? else { return Ok(()) };
+        let before: RoutingPolicy = stored.json().map_err(catalog_error)?;
+        let change = Transaction::new().when(stored.unchanged());
+        let change = recorded(change, &before, &next, "global tables are routed", now)?;
+        self.catalog.commit(change).await.map_err(catalog_error)?;
+        self.store(next);
+        Ok(())
     }
 
     /// Pins a tenant to the first shard that no tenant has, unless it is pinned. None if there is no such shard.

@@ -72,7 +72,7 @@ impl World {
             Pair::SqliteToPostgres => vec![ShardPlace::Sqlite, two],
         };
         let folder = tempfile::tempdir().unwrap();
-        let config = Config { shards: places, ..Config::sqlite(folder.path(), 2) };
+        let config = Config { shards: places, strategy: Some(strategy), ..Config::sqlite(folder.path(), 2) };
         let database = Database::open(config.clone(), env()).await.unwrap();
         let world = World { pair, db: Db { database, folder }, config };
         let mut client = world.db.client();
@@ -238,11 +238,16 @@ impl World {
     }
 
     pub(crate) async fn reopen_with(self, change: impl FnOnce(&mut Config)) -> World {
+        self.reopen_after(async |config| change(config)).await
+    }
+
+    /// Closes the database, does something to it, and opens it again.
+    pub(crate) async fn reopen_after(self, change: impl AsyncFnOnce(&mut Config)) -> World {
         let World { pair, db, mut config } = self;
-        change(&mut config);
         db.database.close().await.unwrap();
         let Db { database, folder } = db;
         drop(database);
+        change(&mut config).await;
         let database = Database::open(config.clone(), env()).await.unwrap();
         World { pair, db: Db { database, folder }, config }
     }

@@ -5,7 +5,7 @@
 
 use crate::names::{BucketId, GroupName, ShardId, TenantId};
 use crate::routing::{RoutingChange, RoutingMove, RoutingPolicy};
-use crate::schema::{Table, TableKind, Unit};
+use crate::schema::{GLOBAL_GROUP, Table, TableKind, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -126,6 +126,7 @@ impl Units {
             (Units::Tenants { .. }, TableKind::Tenant) => true,
             (Units::Buckets { buckets }, TableKind::Tenant) => buckets.group == *policy.tenant_group(),
             (Units::Buckets { buckets }, TableKind::Hash { group, .. }) => buckets.group == *group,
+            (Units::Buckets { buckets }, TableKind::Global) => buckets.group.as_str() == GLOBAL_GROUP,
             _ => false,
         }
     }

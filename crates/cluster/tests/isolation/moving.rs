@@ -592,7 +592,7 @@ fn moves_lose_nothing_under_faults() {
     }
 }
 
-/// I-69, planted bugs 1 and 2 and 3 and 4 and 6 and 7 and 8 and 24: each breaks a history.
+/// I-69, planted bugs 1 and 2 and 3 and 4 and 6 and 7 and 8 and 13 and 24: each breaks a history.
 #[test]
 fn planted_bugs_of_moves_are_found() {
     use isles_cluster::moves::Planted as Move;
@@ -602,6 +602,7 @@ fn planted_bugs_of_moves_are_found() {
         Bug::Shard(Shard::SkipFence),
         Bug::Shard(Shard::FenceOutsideTransaction),
         Bug::Shard(Shard::NoSync),
+        Bug::Shard(Shard::RestartLog),
         Bug::Move(Move::NoDrain),
         Bug::Move(Move::VersionByTwo),
         Bug::Move(Move::RetryUnknown),

@@ -233,7 +233,7 @@ impl Database {
         let schema = schema::open(&*catalog, &shards).await?;
         routing.place_global(&schema, &names[0], env.now_micros() / 1_000).await?;
         routing.set_fences(&shards).await?;
-        let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
+        let settled = binding::settle(about.strategy, &routing.current(), &members, &shards).await;
         settled.map_err(|error| error.for_people())?;
         shards.serve();
         let tenants = Tenants::open(catalog.clone()).await?;
@@ -243,7 +243,7 @@ impl Database {
         let database = Arc::new(Database {
             name: config.name,
             shards,
-            bindings: Bindings::opened(about.strategy, &routing.current()),
+            bindings: Bindings::opened(about.strategy, &routing.current(), &members),
             strategy: about.strategy,
             routing,
             strangers: Strangers::default(),

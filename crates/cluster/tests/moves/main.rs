@@ -10,6 +10,7 @@
 mod harness;
 mod lifecycle;
 mod matrix;
+mod owners;
 mod peers;
 mod refusals;
 mod shards;
@@ -81,6 +82,12 @@ between_engines! {
     shards_that_cannot_come_or_go,
     shards_by_statements,
     proposals_even_shards_out,
+}
+
+between_engines! {
+    owners in all_of_owners:
+    a_tenant_goes_to_a_shard_that_nobody_has_had,
+    a_shard_of_one_tenant_is_drained_and_goes,
 }
 
 between_engines! {

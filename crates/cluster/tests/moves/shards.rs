@@ -25,7 +25,7 @@ async fn place(world: &World) -> ShardPlace {
     }
 }
 
-async fn add(world: &World) -> ShardId {
+pub(crate) async fn add(world: &World) -> ShardId {
     let place = place(world).await;
     world.database().add_shard(NewShard { name: None, place }).await.unwrap()
 }
@@ -44,7 +44,7 @@ fn serves(world: &World, name: &ShardId) -> bool {
     has_buckets || policy.pins().any(|(_, owner)| owner == name)
 }
 
-async fn until_drained(world: &World, name: &ShardId) {
+pub(crate) async fn until_drained(world: &World, name: &ShardId) {
     until("the end of the drain", || !serves(world, name)).await;
     let deadline = Instant::now() + LIMIT;
     while world.database().moves().await.unwrap().iter().any(|plan| plan.is_active()) {

@@ -1,7 +1,7 @@
 //! A database of two shards with some tables, and what a test asks of it.
 
 use crate::harness::{Client, Db, env};
-use isles_cluster::database::{Config, Database, ShardPlace};
+use isles_cluster::database::{Config, Database, ShardPlace, Strategy};
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Span, Stage, Units};
 use isles_engine::shard::{Batch, Incoming, KeyRange, RowVersion};
@@ -63,6 +63,10 @@ pub(crate) fn by_itself() -> Options {
 
 impl World {
     pub(crate) async fn open(pair: Pair) -> World {
+        World::open_as(pair, Strategy::Row).await
+    }
+
+    pub(crate) async fn open_as(pair: Pair, strategy: Strategy) -> World {
         let urls = || [(); 2].map(|()| isles_sim::pgserver::shared().create_database());
         let urls = tokio::task::spawn_blocking(urls).await.unwrap();
         let [one, two] = urls.map(|url| ShardPlace::Postgres { url });

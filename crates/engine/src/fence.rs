@@ -41,7 +41,7 @@ pub enum FenceScope {
     Buckets { group: GroupName, first: BucketId, last: BucketId },
     /// A tenant that is pinned, whatever its bucket's fence says.
     Tenant(Option<TenantId>),
-    /// Reference and global tables.
+    /// Reference tables.
     Shared,
     /// Statements that take whatever the shard has of a group. Closed: the shard may have strangers of it, and they are
     /// refused. Open, or without this fence, they are served. It is never read only, since strangers disturb reads as much

@@ -46,8 +46,8 @@ pub(crate) fn check_row(table: &Table, unit: &Unit, values: &[Value]) -> Result<
 fn check_unit(table: &Table, unit: &Unit) -> Result<()> {
     let fits = match (&table.kind, unit) {
         (TableKind::Hash { group, buckets, .. }, Unit::Bucket(of, bucket)) => of == group && bucket.0 < *buckets,
-        (TableKind::Tenant, Unit::Tenant(_)) | (TableKind::Reference | TableKind::Global, Unit::Shared) => true,
-        _ => false,
+        (TableKind::Tenant, Unit::Tenant(_)) => true,
+        _ => table.only_unit().as_ref() == Some(unit),
     };
     if fits { Ok(()) } else { Err(ShardError::invalid(format!("table \"{}\" has no rows of {unit}", table.name))) }
 }

@@ -26,7 +26,7 @@ use isles_kernel::change::Change;
 use isles_kernel::names::{
     BucketId, GroupName, PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId,
 };
-use isles_kernel::schema::{Schema, SchemaChange, Unit};
+use isles_kernel::schema::{Schema, SchemaChange, Unit, global_bucket};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -337,6 +337,16 @@ pub enum Scope {
 impl Scope {
     pub fn bucket(group: GroupName, bucket: BucketId) -> Scope {
         Scope::Buckets(group, vec![bucket.0..=bucket.0])
+    }
+
+    /// Whether rows of global tables are in it.
+    pub(crate) fn has_global(&self) -> bool {
+        let (global, bucket) = global_bucket();
+        match self {
+            Scope::All => true,
+            Scope::Buckets(group, ranges) => *group == global && ranges.iter().any(|range| range.contains(&bucket.0)),
+            Scope::Tenants(_) => false,
+        }
     }
 }
 

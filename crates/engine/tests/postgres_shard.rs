@@ -295,7 +295,7 @@ fn all_types() -> Table {
     }
     Table {
         name: "edges".into(),
-        kind: TableKind::Global,
+        kind: TableKind::Reference,
         columns,
         primary_key: vec!["id".into()],
         keys: vec![],
@@ -1231,7 +1231,7 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
     let (shard, _) = new_shard().await;
     let tree = Table {
         name: "tree".into(),
-        kind: TableKind::Global,
+        kind: TableKind::Reference,
         columns: vec![
             Column::new("i'd", DataType::Int8).not_null(),
             Column::new("parent", DataType::Int8),

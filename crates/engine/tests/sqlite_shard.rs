@@ -33,7 +33,7 @@ async fn open(path: &Path) -> Result<SqliteShard> {
 fn notes() -> Table {
     Table {
         name: "notes".into(),
-        kind: TableKind::Global,
+        kind: TableKind::Reference,
         columns: vec![Column::new("id", DataType::Int8).not_null(), Column::new("body", DataType::Text)],
         primary_key: vec!["id".into()],
         keys: vec![],

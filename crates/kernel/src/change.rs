@@ -11,7 +11,7 @@
 //!   * decoding any bytes returns changes or an error, never panics
 
 use crate::names::{BucketId, GroupName, SchemaVersion, Seq, TenantId, TxnId};
-use crate::schema::{Table, Unit};
+use crate::schema::{GLOBAL_GROUP, Table, TableKind, Unit};
 use crate::value::{Damaged, Decoder, Encoder, Value};
 use serde::{Deserialize, Serialize};
 
@@ -118,11 +118,15 @@ impl RecordBuilder {
         self.tables.push(Head {
             name: table.name.clone(),
             unit: match table.kind {
-                crate::schema::TableKind::Hash { .. } => UNIT_BUCKET,
-                crate::schema::TableKind::Tenant => UNIT_TENANT,
-                _ => UNIT_SHARED,
+                TableKind::Hash { .. } | TableKind::Global => UNIT_BUCKET,
+                TableKind::Tenant => UNIT_TENANT,
+                TableKind::Reference => UNIT_SHARED,
             },
-            group: table.group().map_or(String::new(), |group| group.as_str().into()),
+            group: match &table.kind {
+                TableKind::Hash { group, .. } => group.as_str().into(),
+                TableKind::Global => GLOBAL_GROUP.into(),
+                TableKind::Tenant | TableKind::Reference => String::new(),
+            },
             key: table.key_positions(),
         });
         self.tables.len() - 1

@@ -39,6 +39,7 @@ use crate::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::LazyLock;
 
 /// As PostgreSQL: identifiers have at most 63 bytes.
 pub const MAX_IDENTIFIER_BYTES: usize = 63;
@@ -61,6 +62,9 @@ pub const HIDDEN_KEY_DEFAULT: &str =
     "((floor(random() * 4294967296)::bigint << 31) | floor(random() * 2147483648)::bigint)";
 /// Names of our own tables, functions and collations begin with this.
 pub const RESERVED_PREFIX: &str = "_isles";
+/// The group of all global tables. It has one bucket, so that they are on one shard, and move together.
+pub const GLOBAL_GROUP: &str = "_isles_global";
+static GLOBAL: LazyLock<GroupName> = LazyLock::new(|| GroupName::new(GLOBAL_GROUP).expect("a constant that is a name"));
 /// Before the name of a tenant table, the name of the view that a SQLite shard reads it through.
 pub const TENANT_VIEW_PREFIX: &str = "_isles_tenant.";
 
@@ -387,10 +391,20 @@ impl Table {
         lead.into_iter().chain(self.key_positions().into_iter().map(|at| row[at].clone())).collect()
     }
 
+    /// The group that its rows hash to, if they do.
     pub fn group(&self) -> Option<&GroupName> {
         match &self.kind {
             TableKind::Hash { group, .. } => Some(group),
             _ => None,
+        }
+    }
+
+    /// The unit of all rows of a table that is not divided.
+    pub fn only_unit(&self) -> Option<Unit> {
+        match self.kind {
+            TableKind::Reference => Some(Unit::Shared),
+            TableKind::Global => Some(Unit::global()),
+            TableKind::Hash { .. } | TableKind::Tenant => None,
         }
     }
 }
@@ -401,17 +415,39 @@ pub enum Unit {
     Bucket(GroupName, BucketId),
     /// The null tenant is a tenant.
     Tenant(Option<TenantId>),
-    /// Rows of reference and global tables, which belong to no one.
+    /// Rows of reference tables, which belong to no one.
     Shared,
+}
+
+/// The one bucket of the global tables.
+pub fn global_bucket() -> (GroupName, BucketId) {
+    (GLOBAL.clone(), BucketId(0))
+}
+
+impl Unit {
+    /// Rows of global tables.
+    pub fn global() -> Unit {
+        let (group, bucket) = global_bucket();
+        Unit::Bucket(group, bucket)
+    }
+
+    /// The bucket that is stored with each row of this unit; rows of global tables need none.
+    pub fn stored_bucket(&self) -> Option<BucketId> {
+        match self {
+            Unit::Bucket(group, bucket) if *group != *GLOBAL => Some(*bucket),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Unit::Bucket(group, _) if *group == *GLOBAL => f.write_str("global tables"),
             Unit::Bucket(group, bucket) => write!(f, "bucket {bucket} of group {group}"),
             Unit::Tenant(Some(tenant)) => write!(f, "tenant {tenant}"),
             Unit::Tenant(None) => f.write_str("the null tenant"),
-            Unit::Shared => f.write_str("shared tables"),
+            Unit::Shared => f.write_str("reference tables"),
         }
     }
 }

@@ -300,6 +300,7 @@ fn unique(checks: &[UniqueCheck], detail: &dyn Detail) -> Result<Vec<Entry>, Sql
 fn target_text(target: &Target, touches: &[Touch]) -> String {
     match target {
         Target::Any => "any".into(),
+        Target::First => "first".into(),
         Target::Home => "home".into(),
         Target::All => format!("all of {}", list(touches.iter().filter_map(group_name))),
         Target::Every => "every".into(),
@@ -354,7 +355,7 @@ fn key_text(key: &KeyExprs) -> String {
 fn group_name(touch: &Touch) -> Option<String> {
     match touch {
         Touch::Group(group) => Some(group.to_string()),
-        Touch::Tenant | Touch::Shared => None,
+        Touch::Tenant | Touch::Shared | Touch::Global => None,
     }
 }
 

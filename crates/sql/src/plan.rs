@@ -227,7 +227,9 @@ pub enum StageRows {
 pub enum Target {
     /// Any one: only reference tables are read.
     Any,
-    /// The one that holds the global tables.
+    /// The one that has stood in the list of shards for longest: locks on rows of reference tables are taken there.
+    First,
+    /// The one that has the global tables.
     Home,
     /// All that have buckets of the groups touched.
     All,
@@ -303,8 +305,9 @@ pub enum Touch {
     /// Buckets of a group: those of the keys, or all that the shard has.
     Group(GroupName),
     Tenant,
-    /// Reference and global tables.
+    /// Reference tables.
     Shared,
+    Global,
 }
 
 /// A bound statement, to be printed for an engine.

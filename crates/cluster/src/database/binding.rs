@@ -12,14 +12,20 @@
 //! that is on a shard as nobody when the shard becomes its tenant's begins again (40001): what it holds there would keep
 //! the shard from being given away.
 //!
+//! A move gives a tenant a second shard, one that nobody has: it is noted with the catalog's shards, under the condition
+//! that the routing has not changed, and a pin is made under the condition that those have not; so of a move and a pin
+//! that want one shard, one does not get it. The shard that the tenant has left stays its own, since a binding goes
+//! forward only: the tenant may come back to it, or it is removed.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-44  no shard has rows of two tenants, and none is opened whose tenant is not the catalog's
 
 use super::Database;
 use super::about::Strategy;
+use super::members::{self, Members};
 use super::routing;
 use super::shards::{OpenShard, ShardSet};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Transaction};
 use crate::commit::decision::catalog_error;
 use crate::session::settings::Tenant;
 use isles_engine::binding::Binding;
@@ -29,32 +35,44 @@ use isles_engine::shard::ActsFor;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RoutingVersion, ShardId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The shards that tenants have, as far as both the catalog and the shard have said so to this process.
 #[derive(Default)]
 pub(crate) struct Bindings {
-    known: RwLock<BTreeMap<TenantId, ShardId>>,
+    known: RwLock<BTreeMap<TenantId, BTreeSet<ShardId>>>,
 }
 
 impl Bindings {
     /// Those of a database that has just been opened: its shards were compared with the map, and have its fences.
-    pub(super) fn opened(strategy: Strategy, policy: &RoutingPolicy) -> Bindings {
-        let known = match strategy {
-            Strategy::Row => BTreeMap::new(),
-            Strategy::Adapter => policy.pins().map(|(tenant, shard)| (tenant.clone(), shard.clone())).collect(),
-        };
-        Bindings { known: RwLock::new(known) }
+    pub(super) fn opened(strategy: Strategy, policy: &RoutingPolicy, members: &Members) -> Bindings {
+        let bindings = Bindings::default();
+        if strategy == Strategy::Adapter {
+            owners(policy, members).for_each(|(tenant, shard)| bindings.add(tenant, shard));
+        }
+        bindings
     }
 
-    fn shard_of(&self, tenant: &TenantId) -> Option<ShardId> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
+    fn is_known(&self, tenant: &TenantId) -> bool {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(tenant)
+    }
+
+    fn has(&self, tenant: &TenantId, shard: &ShardId) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(tenant).is_some_and(|shards| shards.contains(shard))
     }
 
     fn add(&self, tenant: &TenantId, shard: &ShardId) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(tenant.clone(), shard.clone());
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.entry(tenant.clone()).or_default().insert(shard.clone());
     }
+}
+
+/// Tenants and the shards that are theirs: each has the one that it is pinned to, and those of its moves.
+fn owners<'a>(policy: &'a RoutingPolicy, members: &'a Members) -> impl Iterator<Item = (&'a TenantId, &'a ShardId)> {
+    let moved = members.shards.iter().filter_map(|member| Some((member.tenant.as_ref()?, &member.name)));
+    policy.pins().chain(moved)
 }
 
 /// What a session's tenant still needs before its tables can be used.
@@ -82,14 +100,10 @@ impl Database {
             (Strategy::Adapter, Tenant::None) => return Err(null_tenant()),
             (Strategy::Adapter, Tenant::Name(name)) => name,
         };
-        if self.bindings.shard_of(name).is_some() {
+        if self.bindings.is_known(name) {
             return Ok(Need::Nothing);
         }
-        let shard = self
-            .routing
-            .pin(name, &self.members().receiving(), self.env.now_micros() / 1_000)
-            .await?
-            .ok_or_else(no_shard_left)?;
+        let shard = self.routing.pin(name, self.env.now_micros() / 1_000).await?.ok_or_else(no_shard_left)?;
         Ok(Need::Shard(name.clone(), shard))
     }
 
@@ -109,6 +123,32 @@ impl Database {
         Ok(())
     }
 
+    /// Gives a tenant the shard that a move brings it to; it keeps the other one. It may be given twice.
+    pub(crate) async fn give_target(&self, tenant: &TenantId, shards: [&ShardId; 2]) -> Result<(), SqlError> {
+        let busy = |_| SqlError::new("55006", "shards come or go").with_hint("try again in a moment");
+        let _one_at_a_time = self.changing_members.try_lock().map_err(busy)?;
+        let (routing, policy) = self.routing.read().await?;
+        let other = policy.pins().find(|(pinned, owner)| shards.contains(owner) && *pinned != tenant);
+        if let Some((other, shard)) = other {
+            return Err(members::taken(shard, other));
+        }
+        let unchanged = Transaction::new().when(routing.unchanged());
+        let members = self.change_members(unchanged, |members| members.given_to(tenant, shards)).await?;
+        self.follow_members(members);
+        for name in shards {
+            let shard = self.shards.get(name).await.map_err(|error| error.for_people())?;
+            shard.bind(Binding::Tenant(tenant.clone())).await.map_err(|error| error.for_people())?;
+            self.bindings.add(tenant, name);
+        }
+        Ok(())
+    }
+
+    /// The tenant that a shard is kept for, if any.
+    pub(crate) fn tenant_of_shard(&self, shard: &ShardId) -> Option<TenantId> {
+        let (policy, members) = (self.routing.current(), self.members());
+        owners(&policy, &members).find(|(_, owner)| *owner == shard).map(|(tenant, _)| tenant.clone())
+    }
+
     /// As [`Database::give_shard`], as soon as the shard can be told, by nobody who waits.
     pub(crate) fn give_shard_later(self: &Arc<Self>, tenant: TenantId, shard: ShardId) {
         let database = self.clone();
@@ -122,11 +162,7 @@ impl Database {
     pub(crate) fn acts_on(&self, shard: &ShardId, acts_for: &ActsFor) -> ActsFor {
         match (self.strategy, acts_for) {
             (Strategy::Row, acts_for) => acts_for.clone(),
-            (Strategy::Adapter, ActsFor::Tenant(Some(tenant)))
-                if self.bindings.shard_of(tenant).as_ref() == Some(shard) =>
-            {
-                acts_for.clone()
-            }
+            (Strategy::Adapter, ActsFor::Tenant(Some(tenant))) if self.bindings.has(tenant, shard) => acts_for.clone(),
             (Strategy::Adapter, _) => ActsFor::Nobody,
         }
     }
@@ -167,7 +203,12 @@ pub(super) async fn verify(catalog: &dyn Catalog, strategy: Strategy, shard: &Op
 
 /// Tells shards that have all been compared with the catalog what they do not know: that they are for one tenant, and
 /// for whom if a crash has kept that from them.
-pub(super) async fn settle(strategy: Strategy, policy: &RoutingPolicy, shards: &ShardSet) -> Result<(), ShardError> {
+pub(super) async fn settle(
+    strategy: Strategy,
+    policy: &RoutingPolicy,
+    members: &Members,
+    shards: &ShardSet,
+) -> Result<(), ShardError> {
     if strategy == Strategy::Row {
         return Ok(());
     }
@@ -177,7 +218,7 @@ pub(super) async fn settle(strategy: Strategy, policy: &RoutingPolicy, shards: &
             shard.bind(Binding::Free).await?;
         }
     }
-    for (tenant, name) in policy.pins() {
+    for (tenant, name) in owners(policy, members) {
         shards.get(name).await?.bind(Binding::Tenant(tenant.clone())).await?;
     }
     Ok(())
@@ -196,7 +237,9 @@ async fn tenant_of(catalog: &dyn Catalog, shard: &ShardId) -> Result<Option<Tena
     let unread = |error| ShardError::Unavailable(catalog_error(error).message);
     let Some(record) = catalog.get(&routing::key()).await.map_err(unread)?.value else { return Ok(None) };
     let policy: RoutingPolicy = record.json().map_err(unread)?;
-    Ok(policy.pins().find(|(_, owner)| *owner == shard).map(|(tenant, _)| tenant.clone()))
+    let members = members::read(catalog).await.map_err(|error| ShardError::Unavailable(error.message))?;
+    let (members, _) = members.ok_or_else(|| ShardError::Unavailable(members::lost().message))?;
+    Ok(owners(&policy, &members).find(|(_, owner)| *owner == shard).map(|(tenant, _)| tenant.clone()))
 }
 
 #[cfg(test)]
@@ -234,10 +277,10 @@ mod tests {
             let config = Config { strategy: Some(Strategy::Adapter), ..config };
             let database = Database::open(config.clone(), env()).await.unwrap();
             let names = &database.shard_names();
-            assert_eq!(database.routing.pin(&tenant("a"), names, 0).await.unwrap().as_ref(), Some(&names[0]));
+            assert_eq!(database.routing.pin(&tenant("a"), 0).await.unwrap().as_ref(), Some(&names[0]));
             assert_eq!(bound(&database).await, [Binding::Free, Binding::Free, Binding::Free]);
             // Another tenant does not get the shard meanwhile.
-            assert_eq!(database.routing.pin(&tenant("b"), names, 0).await.unwrap().as_ref(), Some(&names[1]));
+            assert_eq!(database.routing.pin(&tenant("b"), 0).await.unwrap().as_ref(), Some(&names[1]));
             // The next use, of a process that lives on.
             let Need::Shard(name, shard) = database.choose_shard(&Tenant::Name(tenant("b"))).await.unwrap() else {
                 panic!("the shard has not been told");

@@ -129,7 +129,7 @@ impl Database {
         let mut copy = self.prepare(shard, &schema).await.map_err(people)?;
         let alone = self.alone_for_join(&mut copy).await?;
         self.complete(shard, copy).await.map_err(people)?;
-        let member = Member { name: name.clone(), place: place.clone(), draining: None };
+        let member = Member { name: name.clone(), place: place.clone(), draining: None, tenant: None };
         let given = |members: &Members| match place {
             ShardPlace::Sqlite => Ok(members.clone()),
             ShardPlace::Postgres { .. } => members.give(name),
@@ -150,6 +150,8 @@ impl Database {
     /// Gives a shard the schema and the reference tables, while others write to these.
     async fn prepare(self: &Arc<Self>, shard: &OpenShard, schema: &Arc<Schema>) -> Result<Copying, ShardError> {
         check_unused(&**shard).await?;
+        // Before it has tables: one that has could be shared by tenants.
+        binding::settle_new(self.strategy, shard).await?;
         shard.adopt_schema(schema.clone()).await?;
         let mut copy = Copying::begin(self, shard, schema).await?;
         copy.copy().await?;
@@ -160,7 +162,6 @@ impl Database {
     /// Gives it what is missing, when nobody writes.
     async fn complete(&self, shard: &OpenShard, copy: Copying) -> Result<(), ShardError> {
         copy.finish().await?;
-        binding::settle_new(self.strategy, shard).await?;
         shard.set_fences(routing::owned(&self.routing.current(), shard.id()), FENCE_TIME).await
     }
 
@@ -199,8 +200,7 @@ impl Database {
         with: Transaction,
         change: impl Fn(&Members) -> Result<Members, SqlError>,
     ) -> Result<Members, SqlError> {
-        let lost = || SqlError::new("XX000", "the record of shards is gone from the catalog");
-        let (known, record) = members::read(self.catalog.as_ref()).await?.ok_or_else(lost)?;
+        let (known, record) = members::read(self.catalog.as_ref()).await?.ok_or_else(members::lost)?;
         let with = with.once(CommitId::random(&*self.env)).when(record.unchanged());
         let next = change(&known)?;
         let write = with.put_json(members::key(), &next).map_err(catalog_error)?;
@@ -233,7 +233,7 @@ impl Database {
     /// Removes readers of the log that joins have left which were cut short.
     pub(super) async fn forget_joins(&self) -> Result<(), SqlError> {
         let people = |error: ShardError| error.for_people();
-        let home = self.shards.get(&self.home()).await.map_err(people)?;
+        let home = self.shards.get(&self.first_shard()).await.map_err(people)?;
         let consumers = home.consumers().await.map_err(people)?;
         for left in consumers.iter().filter(|consumer| consumer.stream.as_str().starts_with(STREAM_PREFIX)) {
             home.remove_consumer(&left.stream).await.map_err(people)?;
@@ -268,7 +268,7 @@ impl Copying {
         let stream =
             StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
         let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
-        let home = database.shards.get(&database.home()).await?;
+        let home = database.shards.get(&database.first_shard()).await?;
         let position = home.add_consumer(&stream).await?;
         Ok(Copying { database: database.clone(), home, shard: shard.clone(), stream, tables, position })
     }

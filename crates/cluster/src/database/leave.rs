@@ -92,26 +92,15 @@ impl Database {
                 return Err(SqlError::new("55000", format!("shard {target} is being drained itself")));
             }
         }
-        if to.is_some() {
-            self.check_dispensable(name)?;
-            if self.members().receiving().iter().all(|other| other == name) {
-                return Err(SqlError::new("55000", "there is no other shard that could take it")
-                    .with_hint("add one: isles shards add"));
-            }
+        if to.is_some() && self.members().receiving().iter().all(|other| other == name) {
+            return Err(SqlError::new("55000", "there is no other shard that could take it")
+                .with_hint("add one: isles shards add"));
         }
         let draining = to.map(|to| Draining { to });
         let wished = |members: &Members| Ok(members.with_draining(name, draining.clone()));
         let members = self.change_members(Transaction::new(), wished).await?;
         self.follow_members(members);
         Ok(())
-    }
-
-    /// The first shard has what cannot be elsewhere.
-    fn check_dispensable(&self, name: &ShardId) -> Result<(), SqlError> {
-        match *name == self.home() {
-            false => Ok(()),
-            true => Err(SqlError::new("55000", format!("shard {name} has the global tables, which do not move"))),
-        }
     }
 
     /// Removes a shard that has nothing to serve.
@@ -131,7 +120,6 @@ impl Database {
     async fn leave(&self, name: &ShardId) -> Result<(), SqlError> {
         let _one_at_a_time = self.changing_members.lock().await;
         self.check_member(name)?;
-        self.check_dispensable(name)?;
         self.check_idle(name).await?;
         let bounds = Bounds::new(&*self.env, 2 * ALONE_TIME, CancelToken::default());
         let bounds = Bounds { lock: Some(ALONE_TIME), ..bounds };
@@ -171,8 +159,7 @@ impl Database {
         let shard = self.shards.get(name).await.map_err(people)?;
         let mut snapshot = shard.snapshot().await.map_err(people)?;
         let schema = self.schema();
-        let sharded = |kind: &TableKind| matches!(kind, TableKind::Hash { .. } | TableKind::Tenant);
-        for table in schema.tables.values().filter(|table| sharded(&table.kind)) {
+        for table in schema.tables.values().filter(|table| table.kind != TableKind::Reference) {
             if !snapshot.page(&KeyRange::table(&table.name), 1).await.map_err(people)?.rows.is_empty() {
                 let message = format!("shard {name} has rows in table \"{}\" that it does not own", table.name);
                 return Err(SqlError::new("55000", message).with_hint("take them out with an export before"));

@@ -13,7 +13,7 @@ use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{ShardId, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -37,6 +37,9 @@ pub(crate) struct Member {
     /// Everything on it goes elsewhere, and nothing new comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) draining: Option<Draining>,
+    /// A tenant that comes to it or has left it by a move, where each has a shard of its own: nobody else gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant: Option<TenantId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -67,6 +70,12 @@ impl Members {
             self.shards.iter().filter(|member| member.draining.is_none()).map(|member| member.name.clone()).collect();
         // Someone must take them.
         if staying.is_empty() { self.names().cloned().collect() } else { staying }
+    }
+
+    /// Those of them that no tenant comes to, or has left, by a move.
+    pub(super) fn untouched(&self) -> Vec<ShardId> {
+        let is_some = |name: &ShardId| self.get(name).is_some_and(|member| member.tenant.is_some());
+        self.receiving().into_iter().filter(|name| !is_some(name)).collect()
     }
 
     /// A name that no shard has had.
@@ -104,11 +113,31 @@ impl Members {
         Members { shards, ..self.clone() }
     }
 
-    pub(super) fn with_draining(&self, name: &ShardId, draining: Option<Draining>) -> Members {
+    pub(crate) fn with_draining(&self, name: &ShardId, draining: Option<Draining>) -> Members {
         let mut next = self.clone();
         next.shards.iter_mut().filter(|member| member.name == *name).for_each(|m| m.draining = draining.clone());
         next
     }
+}
+
+impl Members {
+    /// Notes that some shards are a tenant's; an error if one is another's.
+    pub(super) fn given_to(&self, tenant: &TenantId, shards: [&ShardId; 2]) -> Result<Members, SqlError> {
+        let mut next = self.clone();
+        for member in next.shards.iter_mut().filter(|member| shards.contains(&&member.name)) {
+            match &member.tenant {
+                Some(other) if other != tenant => return Err(taken(&member.name, other)),
+                _ => member.tenant = Some(tenant.clone()),
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// A shard that is not free.
+pub(crate) fn taken(shard: &ShardId, tenant: &TenantId) -> SqlError {
+    SqlError::new("55000", format!("shard {shard} is or was tenant \"{tenant}\"'s"))
+        .with_hint("take a shard that no tenant has had; \"isles shards add\" makes one")
 }
 
 /// The number in a name that has no more than that.
@@ -126,6 +155,10 @@ pub(super) fn key() -> Key {
 pub(super) async fn read(catalog: &dyn Catalog) -> Result<Option<(Members, Record)>, SqlError> {
     let Some(record) = catalog.get(&key()).await.map_err(catalog_error)?.value else { return Ok(None) };
     Ok(Some((record.json().map_err(catalog_error)?, record)))
+}
+
+pub(super) fn lost() -> SqlError {
+    SqlError::new("XX000", "the record of shards is gone from the catalog")
 }
 
 /// Reads which shards there are; on the first start, those of the configuration.
@@ -160,6 +193,7 @@ fn first(about: &About, config: &Config) -> Result<Members, SqlError> {
         name: shard.name.clone(),
         place: place.clone(),
         draining: None,
+        tenant: None,
     };
     let shards: Vec<Member> = about.shards.iter().zip(&config.shards).map(member).collect();
     Ok(Members { next: shards.len() as u64, shards, given: BTreeSet::new() })
@@ -186,8 +220,12 @@ mod tests {
 
     #[test]
     fn a_name_is_given_once() {
-        let member =
-            |name: &str| Member { name: ShardId::new(name).expect("valid"), place: ShardPlace::Sqlite, draining: None };
+        let member = |name: &str| Member {
+            name: ShardId::new(name).expect("valid"),
+            place: ShardPlace::Sqlite,
+            draining: None,
+            tenant: None,
+        };
         let mut members = Members::of(["s0", "s1"].map(member));
         for name in ["s2", "east", "s7"] {
             members = members.give(&member(name).name).expect("it is new").with(member(name));

@@ -230,9 +230,10 @@ impl Database {
         recover(&*catalog, &shards, &prefix).await?;
         let mut routing = Routing::open(catalog.clone(), &names).await?;
         routing.freeze_if(config.planted_move == Some(moves::Planted::OldMap));
-        routing.set_fences(&shards).await?;
         let schema = schema::open(&*catalog, &shards).await?;
-        let settled = binding::settle(about.strategy, &routing.current(), &shards).await;
+        routing.place_global(&schema, &names[0], env.now_micros() / 1_000).await?;
+        routing.set_fences(&shards).await?;
+        let settled = binding::settle(about.strategy, &routing.current(), &members, &shards).await;
         settled.map_err(|error| error.for_people())?;
         shards.serve();
         let tenants = Tenants::open(catalog.clone()).await?;
@@ -242,7 +243,7 @@ impl Database {
         let database = Arc::new(Database {
             name: config.name,
             shards,
-            bindings: Bindings::opened(about.strategy, &routing.current()),
+            bindings: Bindings::opened(about.strategy, &routing.current(), &members),
             strategy: about.strategy,
             routing,
             strangers: Strangers::default(),
@@ -357,8 +358,9 @@ impl Database {
         &self.name
     }
 
-    /// Where global tables are.
-    pub(crate) fn home(&self) -> ShardId {
+    /// The shard that has been there for longest: of what all shards have, its copy is the one that is locked and copied.
+    /// Only whoever is alone in the schema can take it away.
+    pub(crate) fn first_shard(&self) -> ShardId {
         self.members().shards[0].name.clone()
     }
 

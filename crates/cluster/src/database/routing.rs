@@ -10,6 +10,7 @@
 //!   * I-44 no two tenants are pinned to one shard by [`Routing::pin`]
 
 use super::shards::ShardSet;
+use super::{members, schema};
 use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use arc_swap::ArcSwap;
@@ -18,6 +19,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
 use isles_kernel::names::{GroupName, RoutingVersion, ShardId, TenantId};
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
+use isles_kernel::schema::Schema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,13 +130,20 @@ impl Routing {
         Ok(Some((Arc::new(next), stored)))
     }
 
+    /// Routes the global tables of a database from before they were routed: they are on its first shard.
+    pub(super) async fn place_global(&self, schema: &Schema, first: &ShardId, now: u64) -> Result<(), SqlError> {
+        let groups = schema::groups(schema);
+        let Some((next, stored)) = self.with_groups(&groups, std::slice::from_ref(first)).await? else { return Ok(()) };
+        let before: RoutingPolicy = stored.json().map_err(catalog_error)?;
+        let change = Transaction::new().when(stored.unchanged());
+        let change = recorded(change, &before, &next, "global tables are routed", now)?;
+        self.catalog.commit(change).await.map_err(catalog_error)?;
+        self.store(next);
+        Ok(())
+    }
+
     /// Pins a tenant to the first shard that no tenant has, unless it is pinned. None if there is no such shard.
-    pub(crate) async fn pin(
-        &self,
-        tenant: &TenantId,
-        names: &[ShardId],
-        now: u64,
-    ) -> Result<Option<ShardId>, SqlError> {
+    pub(crate) async fn pin(&self, tenant: &TenantId, now: u64) -> Result<Option<ShardId>, SqlError> {
         let current = self.current();
         if current.is_pinned(tenant) {
             return Ok(Some(current.shard_of_tenant(tenant).clone()));
@@ -147,13 +156,15 @@ impl Routing {
                 self.store(Arc::new(policy));
                 return Ok(Some(shard));
             }
-            let taken: BTreeSet<&ShardId> = policy.pins().map(|(_, shard)| shard).collect();
+            let (members, shards) = members::read(&*self.catalog).await?.ok_or_else(members::lost)?;
+            let (names, taken) = (members.untouched(), policy.pins().map(|(_, shard)| shard).collect::<BTreeSet<_>>());
             let Some(to) = names.iter().find(|name| !taken.contains(name)).cloned() else { return Ok(None) };
             let from = policy.shard_of_tenant(tenant).clone();
             let pin = RoutingMove::Pin { tenant: tenant.clone(), from, to: to.clone() };
             let next = policy.apply(&RoutingChange { moves: vec![pin] }).map_err(routing_error)?;
             let why = format!("tenant {tenant} was given shard {to}");
-            let change = recorded(Transaction::new().when(stored.unchanged()), &policy, &next, &why, now)?;
+            let unchanged = Transaction::new().when(stored.unchanged()).when(shards.unchanged());
+            let change = recorded(unchanged, &policy, &next, &why, now)?;
             match self.catalog.commit(change).await {
                 Ok(_) => {
                     self.store(Arc::new(next));

@@ -38,7 +38,7 @@ use isles_engine::shard::SchemaStep;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
 use isles_kernel::routing::RoutingPolicy;
-use isles_kernel::schema::{Schema, SchemaChange, Sequence, Table, TableKind};
+use isles_kernel::schema::{Schema, SchemaChange, Sequence, Table, TableKind, global_bucket};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,8 +152,8 @@ async fn check_shard(shards: &ShardSet, name: &ShardId, schema: &Schema) -> Resu
     Err(SqlError::new("55000", message))
 }
 
-/// The groups that tables hash to.
-fn groups(schema: &Schema) -> Vec<(GroupName, u32)> {
+/// The groups that tables are in, and how many buckets each has.
+pub(super) fn groups(schema: &Schema) -> Vec<(GroupName, u32)> {
     let mut groups: Vec<(GroupName, u32)> = schema.tables.values().filter_map(group_of).collect();
     groups.sort();
     groups.dedup();
@@ -163,7 +163,8 @@ fn groups(schema: &Schema) -> Vec<(GroupName, u32)> {
 fn group_of(table: &Table) -> Option<(GroupName, u32)> {
     match &table.kind {
         TableKind::Hash { group, buckets, .. } => Some((group.clone(), *buckets)),
-        _ => None,
+        TableKind::Global => Some((global_bucket().0, 1)),
+        TableKind::Tenant | TableKind::Reference => None,
     }
 }
 

@@ -26,7 +26,7 @@ use super::led::Led;
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
-use super::target::{Nobody, Places, Resolver};
+use super::target::{Nobody, Places, Resolver, global_claim};
 use super::transaction::{Modes, Seat, Txn, Visit, noted, open_shard, shard_is_new};
 use super::unique::{Keys, execute_holding};
 use super::work::{Sent, rows_of};
@@ -824,7 +824,8 @@ impl<'a> Runner<'a> {
             (InsertTarget::Every, _) => {
                 Ok(self.database.members().names().map(|shard| (shard.clone(), Claimed::Shared, None)).collect())
             }
-            _ => Ok(vec![(self.database.home(), Claimed::Shared, None)]),
+            (InsertTarget::Home, _) => Ok(vec![(resolver.home()?, global_claim(), None)]),
+            (InsertTarget::Bucket, _) => Err(SqlError::new("XX000", "only rows of a hash table have buckets")),
         }
     }
 

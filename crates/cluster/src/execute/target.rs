@@ -13,6 +13,7 @@ use isles_engine::fence::Claimed;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::global_bucket;
 use isles_kernel::value::Value;
 use isles_sql::plan::{KeyExprs, Target, Touch};
 use isles_sql::types::Type;
@@ -49,6 +50,12 @@ pub(crate) enum Nobody {
     MustRun,
 }
 
+/// All rows of global tables.
+pub(crate) fn global_claim() -> Claimed {
+    let (group, bucket) = global_bucket();
+    Claimed::Bucket(group, bucket)
+}
+
 pub(crate) struct Resolver<'a> {
     pub(crate) database: &'a Database,
     pub(crate) policy: &'a RoutingPolicy,
@@ -61,7 +68,8 @@ impl Resolver<'_> {
     pub(crate) fn resolve(&self, target: &Target, touches: &[Touch], nobody: Nobody) -> Result<Places, SqlError> {
         let places = match target {
             Target::Any => self.whole(touches, [self.any()])?,
-            Target::Home => self.whole(touches, [self.database.home()])?,
+            Target::First => self.whole(touches, [self.database.first_shard()])?,
+            Target::Home => self.whole(touches, [self.home()?])?,
             Target::All | Target::Index(_) => self.whole(touches, self.owners(touches))?,
             Target::Every => self.whole(touches, self.database.shard_names())?,
             Target::Tenant => {
@@ -104,6 +112,13 @@ impl Resolver<'_> {
         self.prefer.clone().unwrap_or_else(drawn)
     }
 
+    /// Where the global tables are.
+    pub(crate) fn home(&self) -> Result<ShardId, SqlError> {
+        let (group, bucket) = global_bucket();
+        let home = self.policy.shard_of_bucket(&group, bucket).cloned();
+        home.ok_or_else(|| SqlError::new("XX000", "the global tables are not routed"))
+    }
+
     /// Shards that have buckets of what is touched.
     fn owners(&self, touches: &[Touch]) -> BTreeSet<ShardId> {
         let groups = touches.iter().filter_map(|touch| match touch {
@@ -127,6 +142,7 @@ impl Resolver<'_> {
         Ok(match touch {
             Touch::Group(group) => self.kept(claimed_of(self.policy, group, shard), group, shard),
             Touch::Shared => vec![Claimed::Shared],
+            Touch::Global => vec![global_claim()],
             Touch::Tenant => vec![self.tenant_claim()?],
         })
     }

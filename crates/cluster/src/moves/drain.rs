@@ -6,9 +6,9 @@
 
 use super::{Order, Running, store};
 use crate::database::Database;
-use crate::database::members::Members;
+use crate::database::members::{Draining, Members};
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Options, Span, Units};
+use isles_kernel::moves::{Options, Pins, Span, Units};
 use isles_kernel::names::{BucketId, GroupName, ShardId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,10 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 impl Database {
     /// Begins to move everything away that a shard serves: to some shards, or to all others. It goes on by itself.
     pub async fn drain_shard(self: &Arc<Self>, name: &ShardId, to: Vec<ShardId>) -> Result<(), SqlError> {
-        self.check_moves_exist()?;
+        if self.pins() == Pins::Always {
+            let wished = self.members().with_draining(name, Some(Draining { to: to.clone() }));
+            next_owner(name, &targets(name, &wished), &wished, &*self.routing.refresh().await?)?;
+        }
         self.set_draining(name, Some(to)).await?;
         self.start_drainer(name);
         Ok(())
@@ -61,7 +64,8 @@ impl Database {
             database.moves.drained().remove(&name);
             // Somebody may have asked for it again just now.
             let (members, policy) = (database.members(), database.routing.current());
-            if next(&name, &members, &policy).is_some() && !database.is_closing() {
+            let is_left = matches!(next(&name, &members, &policy, database.pins()), Ok(Some(_)));
+            if is_left && !database.is_closing() {
                 database.start_drainer(&name);
             }
         }));
@@ -78,7 +82,7 @@ impl Database {
             return Ok(Next::Wait);
         }
         let policy = self.routing.refresh().await?;
-        Ok(match next(name, &members, &policy) {
+        Ok(match next(name, &members, &policy, self.pins())? {
             Some((units, target)) => Next::Move(units, target),
             None => Next::Over,
         })
@@ -151,13 +155,51 @@ async fn moved(database: &Arc<Database>, order: Order) -> Result<(), SqlError> {
 }
 
 /// Something that a shard serves, and where it goes.
-fn next(name: &ShardId, members: &Members, policy: &RoutingPolicy) -> Option<(Units, ShardId)> {
-    let wanted = members.get(name)?.draining.clone()?.to;
+///
+/// Where tenants have shards of their own, each goes to one that no other has had; an error if there is none.
+fn next(
+    name: &ShardId,
+    members: &Members,
+    policy: &RoutingPolicy,
+    pins: Pins,
+) -> Result<Option<(Units, ShardId)>, SqlError> {
+    if members.get(name).is_none_or(|member| member.draining.is_none()) {
+        return Ok(None);
+    }
+    let targets = targets(name, members);
+    match (next_buckets(name, &targets, policy), pins) {
+        (Some(buckets), _) => Ok(Some(buckets)),
+        (None, Pins::WhereNeeded) => Ok(next_tenants(name, &targets, policy)),
+        (None, Pins::Always) => next_owner(name, &targets, members, policy),
+    }
+}
+
+/// Who takes what a shard that is being drained has.
+fn targets(name: &ShardId, members: &Members) -> Vec<ShardId> {
+    let wanted = members.get(name).and_then(|member| member.draining.clone()).unwrap_or_default().to;
     let known = |target: &ShardId| members.get(target).is_some_and(|member| member.draining.is_none());
     let wanted: Vec<ShardId> = wanted.into_iter().filter(known).collect();
     let all = if wanted.is_empty() { members.receiving() } else { wanted };
-    let targets: Vec<ShardId> = all.into_iter().filter(|target| target != name).collect();
-    next_buckets(name, &targets, policy).or_else(|| next_tenants(name, &targets, policy))
+    all.into_iter().filter(|target| target != name).collect()
+}
+
+/// The tenant whose shard it is, and a shard that nobody has had but itself.
+fn next_owner(
+    name: &ShardId,
+    targets: &[ShardId],
+    members: &Members,
+    policy: &RoutingPolicy,
+) -> Result<Option<(Units, ShardId)>, SqlError> {
+    let Some((tenant, _)) = policy.pins().find(|(_, owner)| *owner == name) else { return Ok(None) };
+    let is_free = |target: &&ShardId| {
+        let kept = members.get(target).and_then(|member| member.tenant.as_ref());
+        kept.is_none_or(|kept| kept == tenant) && policy.pins().all(|(_, owner)| owner != *target)
+    };
+    match targets.iter().find(is_free) {
+        Some(target) => Ok(Some((Units::tenants([tenant.clone()]), target.clone()))),
+        None => Err(SqlError::new("53000", format!("there is no shard that tenant \"{tenant}\" could have"))
+            .with_hint("with strategy \"adapter\" each tenant needs a shard of its own: isles shards add")),
+    }
 }
 
 fn next_buckets(name: &ShardId, targets: &[ShardId], policy: &RoutingPolicy) -> Option<(Units, ShardId)> {
@@ -194,7 +236,7 @@ fn next_tenants(name: &ShardId, targets: &[ShardId], policy: &RoutingPolicy) -> 
 mod tests {
     use super::*;
     use crate::database::ShardPlace;
-    use crate::database::members::{Draining, Member};
+    use crate::database::members::Member;
     use isles_kernel::hash::BucketCount;
     use isles_kernel::routing::{RoutingChange, RoutingMove};
 
@@ -206,6 +248,7 @@ mod tests {
         let member = |n: usize| Member {
             name: shard(n),
             place: ShardPlace::Sqlite,
+            tenant: None,
             draining: (n == drained).then(|| Draining { to: to.iter().copied().map(shard).collect() }),
         };
         Members::of((0..count).map(member))
@@ -214,8 +257,10 @@ mod tests {
     /// Drains a shard of a policy by the drain's own orders, and tells how many there were.
     fn drained(mut policy: RoutingPolicy, members: &Members, from: usize) -> (RoutingPolicy, usize) {
         for orders in 0..1_000 {
-            let Some((units, to)) = next(&shard(from), members, &policy) else { return (policy, orders) };
-            let change = units.rerouted(&shard(from), &to, &policy);
+            let pins = Pins::WhereNeeded;
+            let order = next(&shard(from), members, &policy, pins).expect("somebody takes it");
+            let Some((units, to)) = order else { return (policy, orders) };
+            let change = units.rerouted(&shard(from), &to, &policy, pins);
             policy = policy.apply(&change).expect("an order can be carried out");
         }
         panic!("it does not end");

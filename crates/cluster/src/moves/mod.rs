@@ -45,11 +45,12 @@ mod verify;
 mod work;
 
 use crate::catalog::Transaction;
-use crate::database::{Database, Strategy};
+use crate::database::{Database, Strategy, members};
 use futures::future::{AbortHandle, FutureExt};
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Event, MoveError, Plan, Request, Units};
+use isles_kernel::moves::{Event, MoveError, Pins, Plan, Request, Units};
 use isles_kernel::names::{PlanId, ShardId, TenantId};
+use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{SchemaChange, Table, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -221,7 +222,7 @@ impl Database {
     }
 
     /// Rows of a table stay where they are while a global index over them is built (I-17).
-    fn check_builds(&self, units: &Units, policy: &isles_kernel::routing::RoutingPolicy) -> Result<(), SqlError> {
+    fn check_builds(&self, units: &Units, policy: &RoutingPolicy) -> Result<(), SqlError> {
         let (schema, building) = (self.schema(), self.indexes.building());
         let concerned = |table: &&Table| table.group().is_some_and(|group| building.contains(group));
         match schema.tables.values().filter(concerned).find(|table| units.concerns(table, policy)) {
@@ -233,18 +234,31 @@ impl Database {
         }
     }
 
-    fn check_moves_exist(&self) -> Result<(), SqlError> {
+    /// Which tenants are pinned.
+    pub(crate) fn pins(&self) -> Pins {
         match self.strategy() {
-            Strategy::Row => Ok(()),
-            Strategy::Adapter => Err(SqlError::unsupported("with strategy \"adapter\" a tenant keeps its shard")),
+            Strategy::Row => Pins::WhereNeeded,
+            Strategy::Adapter => Pins::Always,
         }
     }
 
-    async fn draft_move(
-        self: &Arc<Self>,
-        order: Order,
-    ) -> Result<(Plan, Arc<isles_kernel::routing::RoutingPolicy>), SqlError> {
-        self.check_moves_exist()?;
+    /// Where each tenant has a shard of its own, it goes alone, to one that no other has had.
+    fn check_owner(&self, plan: &Plan, policy: &RoutingPolicy) -> Result<(), SqlError> {
+        let (Strategy::Adapter, Units::Tenants { tenants }) = (self.strategy(), &plan.units) else { return Ok(()) };
+        let [tenant] = tenants.as_slice() else {
+            let message = "with strategy \"adapter\" a plan moves one tenant";
+            return Err(MoveError::invalid(message).with_hint("make a plan for each of them").for_people());
+        };
+        if !policy.is_pinned(tenant) {
+            return Err(MoveError::invalid(format!("tenant {tenant} has no shard yet")).for_people());
+        }
+        match self.tenant_of_shard(&plan.target_shard) {
+            Some(other) if other != *tenant => Err(members::taken(&plan.target_shard, &other)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn draft_move(self: &Arc<Self>, order: Order) -> Result<(Plan, Arc<RoutingPolicy>), SqlError> {
         let policy = self.routing.refresh().await?;
         let source = order.source.map_or_else(|| source_of(&order.units, &policy), Ok)?;
         for shard in [&source, &order.target] {
@@ -263,6 +277,7 @@ impl Database {
         let id = PlanId::new(format!("m{:010x}", self.env.random() & 0xff_ffff_ffff)).expect("a letter and digits");
         let schema = self.schema();
         let plan = Plan::new(id, request, &policy, &schema, now(self)).map_err(|error| error.for_people())?;
+        self.check_owner(&plan, &policy)?;
         self.check_schema_of(&plan.target_shard).await?;
         Ok((plan, policy))
     }
@@ -431,7 +446,7 @@ fn log_step(before: &Stored, after: &Stored) {
 }
 
 /// Where all of it is, if that is one shard.
-fn source_of(units: &Units, policy: &isles_kernel::routing::RoutingPolicy) -> Result<ShardId, SqlError> {
+fn source_of(units: &Units, policy: &RoutingPolicy) -> Result<ShardId, SqlError> {
     let homes = units.homes(policy);
     let mut each = homes.iter();
     match (each.next(), each.next()) {

@@ -3,7 +3,7 @@
 //! Weighing by rows reads every hash table once, and tells tenants' rows by their index. Nothing is held meanwhile: the
 //! figures are those of about one moment, which is enough to choose by.
 
-use crate::database::Database;
+use crate::database::{Database, Strategy};
 use isles_engine::error::ShardError;
 use isles_engine::usage::TenantRange;
 use isles_kernel::error::SqlError;
@@ -43,7 +43,10 @@ impl Weights {
 impl Database {
     /// Moves that would even the shards out. Those that are being drained take no part.
     pub async fn propose_moves(&self, by: Weigh) -> Result<Vec<Proposal>, SqlError> {
-        self.check_moves_exist()?;
+        if self.strategy() == Strategy::Adapter {
+            let message = "with strategy \"adapter\" shards are not evened out: each tenant has one of its own";
+            return Err(SqlError::unsupported(message));
+        }
         let policy = self.routing.refresh().await?;
         let weights = match by {
             Weigh::Buckets => None,

@@ -18,12 +18,12 @@ use super::verify::{Pair, rows_of};
 use super::{Planted, copy, now};
 use crate::catalog::{CommitId, LeaseToken, Transaction};
 use crate::commit::decision::catalog_error;
-use crate::database::routing;
 use crate::database::shards::OpenShard;
+use crate::database::{Strategy, routing};
 use isles_engine::fence::{Fence, FenceMode};
 use isles_engine::shard::KeyRange;
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Direction, Event, Plan};
+use isles_kernel::moves::{Direction, Event, Plan, Units};
 use isles_kernel::names::RoutingVersion;
 use isles_kernel::routing::RoutingError;
 use std::time::Duration;
@@ -76,10 +76,23 @@ pub(super) async fn prepare(lane: &Lane, plan: &Plan) -> Result<Event, Halt> {
         let _one_at_a_time = lane.database.moves.strangers.lock().await;
         lane.fence_units(&taker, policy.version(), FenceMode::Closed, FENCE_TIME).await?;
     }
+    give_taker(lane).await?;
     clean::discard(lane, &taker).await?;
     mirror::watch(lane, &giver, &taker).await?;
     let tables = isles_kernel::moves::tables_of(&plan.units, &lane.database.schema(), &policy);
     Ok(Event::Prepared { tables })
+}
+
+/// Where each tenant has a shard of its own, the taker becomes its second one.
+async fn give_taker(lane: &Lane) -> Result<(), Halt> {
+    let (Strategy::Adapter, Units::Tenants { tenants }) = (lane.database.strategy(), &lane.units) else {
+        return Ok(());
+    };
+    for tenant in tenants {
+        let given = lane.database.give_target(tenant, [&lane.giver, &lane.taker]).await;
+        given.map_err(|error| if error.sqlstate == "55000" { Halt::Never(error) } else { Halt::Later(error) })?;
+    }
+    Ok(())
 }
 
 /// Captures what the taker will write, so that it can be mirrored back. It serves nothing of what moves yet.
@@ -134,11 +147,11 @@ pub(super) async fn switch(lane: &Lane, stored: &Stored, lease: LeaseToken) -> R
     let catalog = lane.database.catalog().as_ref();
     for _ in 0..ATTEMPTS {
         let (record, policy) = lane.database.routing.read().await?;
-        let change = lane.units.rerouted(&lane.giver, &lane.taker, &policy);
+        let change = lane.units.rerouted(&lane.giver, &lane.taker, &policy, lane.database.pins());
         let refused = |error: RoutingError| Halt::Never(SqlError::new("55000", error.to_string()));
         let mut next = policy.apply(&change).map_err(refused)?;
         if lane.database.moves.plants(Planted::VersionByTwo) {
-            let back = lane.units.rerouted(&lane.taker, &lane.giver, &next);
+            let back = lane.units.rerouted(&lane.taker, &lane.giver, &next, lane.database.pins());
             next = next.apply(&back).and_then(|next| next.apply(&change)).map_err(refused)?;
         }
         let mut plan = stored.plan.clone();

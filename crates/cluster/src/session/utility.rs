@@ -12,7 +12,7 @@ use crate::execute::bounds::{self, Bounds};
 use isles_engine::binding::Binding;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
-use isles_kernel::schema::{Schema, SchemaChange, TableKind};
+use isles_kernel::schema::{GLOBAL_GROUP, Schema, SchemaChange, TableKind};
 use isles_kernel::value::Value;
 use isles_sql::bind::ddl::DdlChange;
 use isles_sql::bind::utility::{
@@ -621,7 +621,7 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
             ),
             TableKind::Tenant => ("tenant", Value::Null, Value::Null, Value::Null),
             TableKind::Reference => ("reference", Value::Null, Value::Null, Value::Null),
-            TableKind::Global => ("global", Value::Null, Value::Null, Value::Null),
+            TableKind::Global => ("global", Value::text(GLOBAL_GROUP), Value::Null, Value::text("1")),
         };
         vec![Value::text(table.name.as_str()), Value::text(kind), group, shard_by, buckets]
     };

@@ -7,8 +7,8 @@
 //! A run that nobody asked more of samples the points; `cargo xtask sim --sweep` takes all of them.
 
 use crate::client::{ask, config, session};
-use crate::indexed::new_disk;
 use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, create_index};
+use crate::seeds::new_disk;
 use isles_cluster::database::Database;
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;

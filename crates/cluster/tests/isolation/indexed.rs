@@ -17,6 +17,7 @@
 
 use crate::client::{ask, config, session};
 use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, TABLE, create_index, saw};
+use crate::seeds::{check_kinds, find_bugs, new_disk, run_all, seeds};
 use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
 use isles_cluster::moves::Order;
@@ -34,7 +35,6 @@ use isles_kernel::value::Value;
 use isles_sim::disk::{Crash, Disk, Times};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;
-use isles_sim::rng::number_from_env as number;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -497,42 +497,13 @@ impl Operator {
     }
 }
 
-pub(crate) fn new_disk() -> Arc<Disk> {
-    Arc::new(Disk::new(0).expect("a disk"))
-}
-
-/// Histories side by side, as many as there are cores, each of them by its seed alone.
-fn run_all(seeds: &std::ops::Range<u64>) -> Report {
-    let lanes = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u64;
-    let lane = |first: u64| {
-        let (disk, mut reports) = (new_disk(), Vec::new());
-        for seed in (first..seeds.end).step_by(lanes as usize) {
-            let report = run(&disk, seed, None)
-                .unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}\nreplay: cargo xtask sim {seed:#x}"));
-            reports.push(report);
-        }
-        reports
-    };
-    let mut total = Report::default();
-    std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|n| scope.spawn(move || lane(seeds.start + n))).collect();
-        for lane in lanes {
-            let reports = lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            reports.into_iter().for_each(|report| total.add(report));
-        }
-    });
-    total
-}
-
 /// I-1, I-23, I-24, I-25, I-27, I-28, I-64, I-66: clients, an operator, crashes; and what an index leads to is what is there.
 #[test]
 fn indexes_lead_to_what_is_there_under_faults() {
-    let seeds = match number("ISLES_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ISLES_SIM_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = seeds(SEEDS);
     let began = std::time::Instant::now();
-    let total = run_all(&seeds);
+    let mut total = Report::default();
+    run_all(&seeds, |disk, seed| run(disk, seed, None)).into_iter().for_each(|report| total.add(report));
     let histories = seeds.end - seeds.start;
     println!("{histories} histories in {:?}, {:#?}", began.elapsed(), total.seen);
     println!("of {histories} histories: {:#?}", total.histories);
@@ -541,13 +512,7 @@ fn indexes_lead_to_what_is_there_under_faults() {
         assert!(total.compared >= COMPARISONS, "only {} comparisons", total.compared);
     }
     if histories >= SEEDS_FOR_KINDS {
-        for (what, percent) in KINDS {
-            let met = total.histories.get(what).copied().unwrap_or_default();
-            assert!(
-                met * 100 >= percent * histories,
-                "{what}: in {met} of {histories} histories, {percent} % are asked"
-            );
-        }
+        check_kinds(&KINDS, &total.histories, histories);
     }
 }
 
@@ -619,15 +584,5 @@ fn a_comparison_is_led_and_scans_in_one_statement() {
 /// I-69, planted bugs 9 and 10: each breaks a history.
 #[test]
 fn planted_bugs_of_indexes_are_found() {
-    let disk = new_disk();
-    let mut missed = Vec::new();
-    for bug in [Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt] {
-        match (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(bug)).err()?))) {
-            Some((seed, why)) => {
-                println!("{bug:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());
-            }
-            None => missed.push(bug),
-        }
-    }
-    assert!(missed.is_empty(), "{missed:?} passed {SEEDS_FOR_BUGS} histories");
+    find_bugs(&[Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt], SEEDS_FOR_BUGS, run);
 }

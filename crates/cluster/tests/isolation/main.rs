@@ -18,5 +18,6 @@ mod indexed;
 mod keyed;
 mod moving;
 mod postgres;
+mod seeds;
 mod simulated;
 mod sweep;

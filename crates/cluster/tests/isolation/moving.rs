@@ -16,6 +16,7 @@
 //! the first moment of its life, and never reads it again.
 
 use crate::client::{Client, KEYS, Looks, Record, SCHEMA, Shared, ask, config, lists, session};
+use crate::seeds::{check_kinds, find_bugs, run_all, seeds};
 use isles_cluster::database::{Config, Database};
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Plan, Span, Stage, Units};
@@ -33,7 +34,6 @@ use isles_sim::check::{Checked, Key, Level, Outcome, check};
 use isles_sim::disk::{Crash, Disk, Times, Trouble};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;
-use isles_sim::rng::number_from_env as number;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -541,81 +541,37 @@ impl Stale {
     }
 }
 
-fn new_disk() -> Arc<Disk> {
-    Arc::new(Disk::new(0).expect("a disk"))
-}
-
-/// Histories side by side, as many as there are cores, each of them by its seed alone.
-fn run_all(seeds: &std::ops::Range<u64>) -> Report {
-    let lanes = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u64;
-    let lane = |first: u64| {
-        let (disk, mut reports) = (new_disk(), Vec::new());
-        for seed in (first..seeds.end).step_by(lanes as usize) {
-            let report = run(&disk, seed, None)
-                .unwrap_or_else(|why| panic!("FAILED seed={seed:#x}\n{why}\nreplay: cargo xtask sim {seed:#x}"));
-            reports.push(report);
-        }
-        reports
-    };
-    let mut total = Report::default();
-    std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|n| scope.spawn(move || lane(seeds.start + n))).collect();
-        for lane in lanes {
-            let reports = lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            reports.into_iter().for_each(|report| total.add(report));
-        }
-    });
-    total
-}
-
 /// I-1, I-7, I-8, I-10, I-11, I-12, I-13, I-15, I-17, I-19, I-21, I-64, I-66: clients, an operator, two drivers, old maps,
 /// crashes.
 #[test]
 fn moves_lose_nothing_under_faults() {
-    let seeds = match number("ISLES_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ISLES_SIM_SEEDS").unwrap_or(SEEDS),
-    };
-    let total = run_all(&seeds);
+    let seeds = seeds(SEEDS);
+    let mut total = Report::default();
+    run_all(&seeds, |disk, seed| run(disk, seed, None)).into_iter().for_each(|report| total.add(report));
     let histories = seeds.end - seeds.start;
     println!("{histories} histories, {:?}, {:#?}", total.checked, total.seen);
     println!("of {histories} histories: {:#?}", total.histories);
     assert!(total.checked.txns as u64 >= histories * 15, "hardly anything committed: {total:?}");
     if histories >= SEEDS_FOR_KINDS {
-        for (what, percent) in KINDS {
-            let met = total.histories.get(what).copied().unwrap_or_default();
-            assert!(
-                met * 100 >= percent * histories,
-                "{what}: in {met} of {histories} histories, {percent} % are asked"
-            );
-        }
+        check_kinds(&KINDS, &total.histories, histories);
     }
 }
 
-/// I-69, planted bugs 1 and 2 and 3 and 4 and 6 and 7 and 8 and 24: each breaks a history.
+/// I-69, planted bugs 1 and 2 and 3 and 4 and 6 and 7 and 8 and 13 and 24: each breaks a history.
 #[test]
 fn planted_bugs_of_moves_are_found() {
     use isles_cluster::moves::Planted as Move;
     use isles_engine::sqlite::Planted as Shard;
-    let disk = new_disk();
     let bugs = [
         Bug::Shard(Shard::SkipFence),
         Bug::Shard(Shard::FenceOutsideTransaction),
         Bug::Shard(Shard::NoSync),
+        Bug::Shard(Shard::RestartLog),
         Bug::Move(Move::NoDrain),
         Bug::Move(Move::VersionByTwo),
         Bug::Move(Move::RetryUnknown),
         Bug::Move(Move::OldMap),
         Bug::Move(Move::ReplayLast),
     ];
-    let mut missed = Vec::new();
-    for bug in bugs {
-        match (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(bug)).err()?))) {
-            Some((seed, why)) => {
-                println!("{bug:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());
-            }
-            None => missed.push(bug),
-        }
-    }
-    assert!(missed.is_empty(), "{missed:?} passed {SEEDS_FOR_BUGS} histories");
+    find_bugs(&bugs, SEEDS_FOR_BUGS, run);
 }

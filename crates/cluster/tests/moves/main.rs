@@ -10,6 +10,7 @@
 mod harness;
 mod lifecycle;
 mod matrix;
+mod owners;
 mod peers;
 mod refusals;
 mod shards;
@@ -74,10 +75,19 @@ between_engines! {
     a_shard_comes_and_takes_part,
     a_shard_comes_while_reference_tables_change,
     a_shard_is_drained_and_goes,
+    the_first_shard_is_drained_and_goes,
+    global_tables_go_and_come_back,
+    global_tables_of_an_old_database_stay_where_they_are,
     a_drain_goes_on_after_a_restart,
     shards_that_cannot_come_or_go,
     shards_by_statements,
     proposals_even_shards_out,
+}
+
+between_engines! {
+    owners in all_of_owners:
+    a_tenant_goes_to_a_shard_that_nobody_has_had,
+    a_shard_of_one_tenant_is_drained_and_goes,
 }
 
 between_engines! {

@@ -1,8 +1,13 @@
 //! Shards that come and go while the database is used.
 
-use crate::world::{Pair, World, shard, tenants};
+use crate::harness::{Client, env};
+use crate::world::{Pair, World, buckets, by_itself, shard, tenants};
+use isles_cluster::catalog::{Catalog, Key, SqliteCatalog, Transaction};
 use isles_cluster::database::{NewShard, ShardPlace};
+use isles_cluster::moves::moves::{Event, Options, Phase, Stage, Units};
 use isles_kernel::names::ShardId;
+use isles_kernel::routing::{RoutingChange, RoutingMove, RoutingPolicy};
+use isles_kernel::schema::{GLOBAL_GROUP, global_bucket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +25,7 @@ async fn place(world: &World) -> ShardPlace {
     }
 }
 
-async fn add(world: &World) -> ShardId {
+pub(crate) async fn add(world: &World) -> ShardId {
     let place = place(world).await;
     world.database().add_shard(NewShard { name: None, place }).await.unwrap()
 }
@@ -39,7 +44,7 @@ fn serves(world: &World, name: &ShardId) -> bool {
     has_buckets || policy.pins().any(|(_, owner)| owner == name)
 }
 
-async fn until_drained(world: &World, name: &ShardId) {
+pub(crate) async fn until_drained(world: &World, name: &ShardId) {
     until("the end of the drain", || !serves(world, name)).await;
     let deadline = Instant::now() + LIMIT;
     while world.database().moves().await.unwrap().iter().any(|plan| plan.is_active()) {
@@ -169,6 +174,168 @@ pub(crate) async fn a_shard_is_drained_and_goes(world: World) {
     assert_eq!(world.stored_on(2, "plans").await, 1);
 }
 
+fn global() -> Units {
+    buckets(GLOBAL_GROUP, 0, 0)
+}
+
+fn home(world: &World) -> Option<ShardId> {
+    let (group, bucket) = global_bucket();
+    world.database().current_routing().shard_of_bucket(&group, bucket).cloned()
+}
+
+/// Global tables that refer to each other and to a reference table, with some rows.
+async fn with_global_tables(world: &World) -> Client {
+    let mut client = world.db.client();
+    client.run("INSERT INTO plans SELECT n, 'plan' FROM generate_series(1, 20) n").await;
+    client
+        .run("CREATE TABLE issuers (id serial PRIMARY KEY, plan int REFERENCES plans (id)) WITH (kind = 'global')")
+        .await;
+    client
+        .run(
+            "CREATE TABLE secrets (id bigint PRIMARY KEY, issuer int NOT NULL REFERENCES issuers (id) ON DELETE CASCADE, \
+             n bigint NOT NULL DEFAULT 0, slug text UNIQUE) WITH (kind = 'global')",
+        )
+        .await;
+    client.run("INSERT INTO issuers (plan) SELECT n FROM generate_series(1, 20) n").await;
+    client.run("INSERT INTO secrets SELECT n, n % 20 + 1, 0, 'k' || n FROM generate_series(1, 500) n").await;
+    client
+}
+
+/// Nothing is bound to the first shard: whatever it has goes while clients write, and then it goes, and the database is
+/// whole without it, also after a restart.
+pub(crate) async fn the_first_shard_is_drained_and_goes(world: World) {
+    let mut client = with_global_tables(&world).await;
+    client.run("CREATE INDEX by_name ON users (name) WITH (global)").await;
+    client.run("INSERT INTO users SELECT n, 'u' || n FROM generate_series(1, 200) n").await;
+    let name = world.tenant_with_rows("acme", 20).await;
+    let before = world.rows_of(&name).await;
+    assert_eq!(home(&world), Some(shard(0)));
+    until_ready(&mut client).await;
+    world.database().drain_shard(&shard(0), vec![]).await.unwrap();
+    let mut counted = 0;
+    while serves(&world, &shard(0)) {
+        assert_eq!(client.run("UPDATE secrets SET n = n + 1 WHERE id = 7").await, ["UPDATE 1"]);
+        client.run(&format!("INSERT INTO secrets VALUES ({}, 1)", 1_000 + counted)).await;
+        client.run(&format!("DELETE FROM secrets WHERE id = {}", 500 - counted % 400)).await;
+        counted += 1;
+    }
+    until_drained(&world, &shard(0)).await;
+    assert_eq!(home(&world), Some(shard(1)));
+    let all = client.run("SELECT id, issuer, n, slug FROM secrets ORDER BY id").await;
+    assert_eq!((world.stored_on(0, "secrets").await, world.stored_on(1, "secrets").await), (0, all.len()));
+    assert_eq!((world.stored_on(0, "issuers").await, world.stored_on(1, "issuers").await), (0, 20));
+    world.database().remove_shard(&shard(0)).await.unwrap();
+    assert_eq!(world.database().shard_names(), [shard(1)]);
+    assert_eq!(client.run("SELECT n FROM secrets WHERE id = 7").await, [counted.to_string()]);
+    drop(client);
+    if world.pair != Pair::Postgres {
+        std::fs::remove_dir_all(world.db.folder.path().join("s0")).unwrap();
+    }
+    let world = world.restart().await;
+    let mut client = world.db.client();
+    assert_eq!(client.run("SELECT id, issuer, n, slug FROM secrets ORDER BY id").await, all);
+    assert_eq!(world.rows_of(&name).await, before);
+    assert_eq!(client.run("SELECT id FROM users WHERE name = 'u7'").await, ["7"]);
+    // Sequences, keys and references of global tables.
+    assert_eq!(client.run("INSERT INTO issuers (plan) VALUES (20) RETURNING id").await, ["21"]);
+    assert_eq!(client.fails("INSERT INTO issuers (plan) VALUES (99)").await, "23503");
+    assert_eq!(client.fails("INSERT INTO secrets VALUES (5000, 1, 0, 'k7')").await, "23505");
+    assert_eq!(client.fails("INSERT INTO secrets VALUES (5000, 99)").await, "23503");
+    client.run("DELETE FROM issuers WHERE id = 8").await;
+    assert_eq!(client.run("SELECT count(*) FROM secrets WHERE issuer = 8").await, ["0"]);
+    // Reference tables are locked, written, and given to shards that come.
+    client.run("BEGIN").await;
+    assert_eq!(client.run("SELECT name FROM plans WHERE id = 1 FOR UPDATE").await, ["plan"]);
+    client.run("UPDATE plans SET name = 'locked' WHERE id = 1").await;
+    client.run("INSERT INTO issuers (plan) VALUES (1)").await;
+    client.run("COMMIT").await;
+    let added = add(&world).await;
+    assert_eq!(added, shard(2));
+    assert_eq!((world.stored_on(2, "plans").await, world.stored_on(2, "secrets").await), (20, 0));
+    client.run("CREATE TABLE later (id int PRIMARY KEY) WITH (kind = 'global')").await;
+    client.run("INSERT INTO later SELECT generate_series(1, 5)").await;
+    assert_eq!((world.stored_on(1, "later").await, world.stored_on(2, "later").await), (5, 0));
+    let shown = client.run("SHOW TABLES").await;
+    assert!(shown.iter().any(|row| row.starts_with("later|global|_isles_global|")), "{shown:?}");
+    assert!(client.run("SHOW ROUTES").await.contains(&"_isles_global|0|0|s1".to_string()));
+}
+
+async fn until_ready(client: &mut Client) {
+    let deadline = Instant::now() + LIMIT;
+    while !client.run("SHOW INDEXES").await.iter().all(|row| row.contains("ready")) {
+        assert!(Instant::now() < deadline, "the index is not built");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// As any bucket: a transaction that has written commits first, a rollback loses nothing, and tables that are made
+/// meanwhile go along.
+pub(crate) async fn global_tables_go_and_come_back(world: World) {
+    let mut client = with_global_tables(&world).await;
+    let plan = world.copied(global(), Options { auto: false, ..by_itself() }).await;
+    assert_eq!(client.fails("ALTER TABLE secrets ADD COLUMN x int").await, "55006");
+    client.run("UPDATE secrets SET n = n + 1 WHERE id = 2").await;
+    let mut open = world.db.client();
+    open.run("BEGIN").await;
+    open.run("UPDATE secrets SET n = 100 WHERE id = 1").await;
+    world.database().run_move(plan.id.as_str(), false).await.unwrap();
+    world.until(&plan, "the cutover", |plan| plan.stage == Stage::Switching).await;
+    assert_eq!(home(&world), Some(shard(0)), "somebody is still writing");
+    open.run("UPDATE secrets SET n = n + 1 WHERE id = 1").await;
+    open.run("COMMIT").await;
+    let plan = world.until_stage(&plan, Stage::Guarding).await;
+    assert_eq!((plan.backfill.total_rows_copied, home(&world)), (520, Some(shard(1))));
+    client.run("INSERT INTO secrets VALUES (2000, 1)").await;
+    client.run("CREATE TABLE later (id int PRIMARY KEY) WITH (kind = 'global')").await;
+    client.run("INSERT INTO later VALUES (1)").await;
+    assert_eq!((world.stored_on(0, "later").await, world.stored_on(1, "later").await), (0, 1));
+    world.command(&plan, Event::Rollback).await.unwrap();
+    let done = world.until_stage(&plan, Stage::Done).await;
+    assert_eq!((done.phase, home(&world)), (Phase::RolledBack, Some(shard(0))));
+    assert_eq!(client.run("SELECT n FROM secrets WHERE id < 3 ORDER BY id").await, ["101", "1"]);
+    assert_eq!(client.run("SELECT (SELECT count(*) FROM secrets), (SELECT count(*) FROM later)").await, ["501|1"]);
+    assert_eq!((world.stored_on(0, "later").await, world.stored_on(1, "secrets").await), (1, 0));
+    assert_eq!(client.run("SELECT count(*) FROM plans").await, ["20"], "reference tables are on both as before");
+    assert_eq!((world.stored_on(0, "plans").await, world.stored_on(1, "plans").await), (20, 20));
+}
+
+/// A database whose routing knows nothing of its global tables has them on its first shard, where they are found, and
+/// from where they can be moved.
+pub(crate) async fn global_tables_of_an_old_database_stay_where_they_are(world: World) {
+    let client = with_global_tables(&world).await;
+    drop(client);
+    let path = world.db.folder.path().join("catalog.db");
+    let world = world
+        .reopen_after(async |config| {
+            let catalog = SqliteCatalog::open(path, env(), Default::default()).await.unwrap();
+            let key = Key::new("routing/current").unwrap();
+            let record = catalog.get(&key).await.unwrap().value.unwrap();
+            let policy: RoutingPolicy = record.json().unwrap();
+            let (group, _) = global_bucket();
+            let ranges = policy.ranges(&group).unwrap().to_vec();
+            let old = policy.apply(&RoutingChange { moves: vec![RoutingMove::DropGroup { group, ranges }] }).unwrap();
+            let change = Transaction::new().when(record.unchanged()).put_json(key, &old).unwrap();
+            catalog.commit(change).await.unwrap();
+            catalog.close().await;
+            if let ShardPlace::Postgres { url } = &config.shards[0] {
+                let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let gone = client.execute("DELETE FROM _isles.fence WHERE name = '_isles_global'", &[]).await;
+                assert_eq!(gone.unwrap(), 1);
+            }
+        })
+        .await;
+    let version = world.version();
+    assert_eq!(home(&world), Some(shard(0)));
+    let mut client = world.db.client();
+    assert_eq!(client.run("SELECT count(*) FROM secrets").await, ["500"]);
+    client.run("INSERT INTO issuers (plan) VALUES (1)").await;
+    world.move_wholly(1, global()).await;
+    assert_eq!(world.version(), version + 1);
+    assert_eq!((world.stored_on(0, "issuers").await, world.stored_on(1, "issuers").await), (0, 21));
+    assert_eq!(client.run("SELECT count(*) FROM secrets JOIN issuers ON issuers.id = issuer").await, ["500"]);
+}
+
 /// A drain is a wish that is in the catalog: it goes on after a restart, and ends when it is taken back.
 pub(crate) async fn a_drain_goes_on_after_a_restart(world: World) {
     let mut client = world.db.client();
@@ -201,8 +368,9 @@ pub(crate) async fn shards_that_cannot_come_or_go(world: World) {
     assert_eq!(code(database.drain_shard(&unknown, vec![]).await).await, "42704");
     assert_eq!(code(database.drain_shard(&shard(1), vec![unknown]).await).await, "42704");
     assert_eq!(code(database.drain_shard(&shard(1), vec![shard(1)]).await).await, "22023");
-    assert_eq!(code(database.drain_shard(&shard(0), vec![]).await).await, "55000");
-    assert_eq!(code(database.remove_shard(&shard(0)).await).await, "55000");
+    for n in 0..2 {
+        assert_eq!(code(database.remove_shard(&shard(n)).await).await, "55000", "s{n} serves");
+    }
     let served = database.remove_shard(&shard(1)).await.unwrap_err();
     assert!(served.message.contains("serves") && served.hint.is_some(), "{served:?}");
     let taken = NewShard { name: Some(shard(1)), place: ShardPlace::Sqlite };

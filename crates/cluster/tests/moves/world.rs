@@ -1,7 +1,7 @@
 //! A database of two shards with some tables, and what a test asks of it.
 
 use crate::harness::{Client, Db, env};
-use isles_cluster::database::{Config, Database, ShardPlace};
+use isles_cluster::database::{Config, Database, ShardPlace, Strategy};
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Span, Stage, Units};
 use isles_engine::shard::{Batch, Incoming, KeyRange, RowVersion};
@@ -63,6 +63,10 @@ pub(crate) fn by_itself() -> Options {
 
 impl World {
     pub(crate) async fn open(pair: Pair) -> World {
+        World::open_as(pair, Strategy::Row).await
+    }
+
+    pub(crate) async fn open_as(pair: Pair, strategy: Strategy) -> World {
         let urls = || [(); 2].map(|()| isles_sim::pgserver::shared().create_database());
         let urls = tokio::task::spawn_blocking(urls).await.unwrap();
         let [one, two] = urls.map(|url| ShardPlace::Postgres { url });
@@ -72,7 +76,7 @@ impl World {
             Pair::SqliteToPostgres => vec![ShardPlace::Sqlite, two],
         };
         let folder = tempfile::tempdir().unwrap();
-        let config = Config { shards: places, ..Config::sqlite(folder.path(), 2) };
+        let config = Config { shards: places, strategy: Some(strategy), ..Config::sqlite(folder.path(), 2) };
         let database = Database::open(config.clone(), env()).await.unwrap();
         let world = World { pair, db: Db { database, folder }, config };
         let mut client = world.db.client();
@@ -238,11 +242,16 @@ impl World {
     }
 
     pub(crate) async fn reopen_with(self, change: impl FnOnce(&mut Config)) -> World {
+        self.reopen_after(async |config| change(config)).await
+    }
+
+    /// Closes the database, does something to it, and opens it again.
+    pub(crate) async fn reopen_after(self, change: impl AsyncFnOnce(&mut Config)) -> World {
         let World { pair, db, mut config } = self;
-        change(&mut config);
         db.database.close().await.unwrap();
         let Db { database, folder } = db;
         drop(database);
+        change(&mut config).await;
         let database = Database::open(config.clone(), env()).await.unwrap();
         World { pair, db: Db { database, folder }, config }
     }

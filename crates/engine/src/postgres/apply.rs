@@ -281,9 +281,8 @@ fn as_text(value: &Value) -> Value {
 /// The unit as the hidden column that rows are written with: the bucket, or the tenant or null.
 pub(super) fn hidden_value(unit: &Unit) -> Option<Value> {
     match unit {
-        Unit::Bucket(_, bucket) => Some(Value::Int(i64::from(bucket.0))),
         Unit::Tenant(tenant) => Some(tenant.as_ref().map_or(Value::Null, |tenant| Value::text(tenant.as_str()))),
-        Unit::Shared => None,
+        Unit::Bucket(..) | Unit::Shared => unit.stored_bucket().map(|bucket| Value::Int(i64::from(bucket.0))),
     }
 }
 

@@ -336,7 +336,7 @@ fn stored_unit(table: &Table, head: &[Field<'_>]) -> Result<Unit> {
     match &table.kind {
         TableKind::Hash { .. } => unit_of(table, value(0, DataType::Int4)?),
         TableKind::Tenant => unit_of(table, value(1, DataType::Text)?),
-        TableKind::Reference | TableKind::Global => Ok(Unit::Shared),
+        TableKind::Reference | TableKind::Global => unit_of(table, Value::Null),
     }
 }
 
@@ -349,8 +349,7 @@ pub(super) fn unit_of(table: &Table, hidden: Value) -> Result<Unit> {
         }
         (TableKind::Tenant, Value::Null) => Ok(Unit::Tenant(None)),
         (TableKind::Tenant, Value::Text(name)) => Ok(Unit::Tenant(Some(TenantId::new(name).map_err(|_| damaged())?))),
-        (TableKind::Reference | TableKind::Global, _) => Ok(Unit::Shared),
-        _ => Err(damaged()),
+        _ => table.only_unit().ok_or_else(damaged),
     }
 }
 

@@ -132,6 +132,7 @@ fn scope(table: &Table, scope: &Scope, query: &mut Query) -> Result<Vec<String>>
             let parts = ranges.iter().map(|range| format!("{bucket} BETWEEN {} AND {}", range.start(), range.end()));
             Ok(vec![format!("({})", parts.collect::<Vec<_>>().join(" OR "))])
         }
+        (Scope::Buckets(..), TableKind::Global) if scope.has_global() => Ok(vec!["true".into()]),
         (Scope::Tenants(tenants), TableKind::Tenant) if !tenants.is_empty() => {
             let mut places = Vec::new();
             for tenant in tenants {

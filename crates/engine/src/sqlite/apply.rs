@@ -111,12 +111,13 @@ pub(super) fn columns_and_values(table: &Table) -> String {
 /// Values of the hidden columns.
 pub(super) fn hidden(unit: &Unit) -> Vec<Value> {
     match unit {
-        Unit::Bucket(_, bucket) => vec![Value::Int(i64::from(bucket.0))],
         Unit::Tenant(tenant) => {
             let name = tenant.as_ref().map(TenantId::as_str);
             vec![Value::text(name.unwrap_or("")), name.map_or(Value::Null, Value::text)]
         }
-        Unit::Shared => vec![],
+        Unit::Bucket(..) | Unit::Shared => {
+            unit.stored_bucket().map(|bucket| Value::Int(i64::from(bucket.0))).into_iter().collect()
+        }
     }
 }
 
@@ -231,7 +232,7 @@ fn is_of(unit: &Unit, bucket: &[Value]) -> bool {
 
 /// A row that was here before the stream, with the same key but of another unit, belongs to someone else.
 pub(super) fn check_unit(db: &mut Db, writes: &TableWrites, incoming: &Incoming) -> Result<()> {
-    let Unit::Bucket(_, bucket) = &incoming.unit else { return Ok(()) };
+    let Some(bucket) = incoming.unit.stored_bucket() else { return Ok(()) };
     let read = Statement::new(writes.bucket.clone(), incoming.key.clone()).returning([DataType::Int4]);
     let there = db.run_own(&read, &Limits::default())?;
     match there.rows.first().map(Vec::as_slice) {

@@ -18,7 +18,7 @@ use super::value;
 use crate::shard::{MAX_REDO_BYTES, SchemaStep};
 use isles_kernel::change::{self, Op, RecordBuilder};
 use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{INDEX_NAMESPACE, RESERVED_PREFIX, Schema, Table, TableKind};
+use isles_kernel::schema::{INDEX_NAMESPACE, RESERVED_PREFIX, Schema, Table, TableKind, global_bucket};
 use isles_kernel::value::{DataType, Encoder};
 use rusqlite::ffi;
 use rusqlite::types::ValueRef;
@@ -150,7 +150,8 @@ fn captured(table: &Table) -> Arc<Captured> {
         indexed: table.global_keys().next().is_some(),
         group: match &table.kind {
             TableKind::Hash { group, .. } => Some(GroupHash::of(group)),
-            _ => None,
+            TableKind::Global => Some(GroupHash::of(&global_bucket().0)),
+            TableKind::Tenant | TableKind::Reference => None,
         },
         types: table.columns.iter().map(|column| column.ty).collect(),
         identity: (0..hidden).chain(key).collect(),
@@ -235,9 +236,10 @@ impl Capture {
                 None => return,
             },
         };
-        if matches!(table.table.kind, TableKind::Reference | TableKind::Global) {
-            self.touched.add(units::SHARED);
-            return;
+        match (&table.table.kind, table.group) {
+            (TableKind::Reference, _) => return self.touched.add(units::SHARED),
+            (TableKind::Global, Some(group)) => return self.touched.add(group.bucket(0)),
+            _ => {}
         }
         let sides: &[Side] = match op {
             ffi::SQLITE_INSERT => &[Side::New],
@@ -305,7 +307,8 @@ impl Image<'_> {
             }
             // SAFETY: inside the hook.
             TableKind::Tenant => unsafe { value::encode(out, self.value(1, side)?, DataType::Text) },
-            TableKind::Reference | TableKind::Global => {}
+            TableKind::Global => out.varint(u64::from(global_bucket().1.0)),
+            TableKind::Reference => {}
         }
         Some(())
     }

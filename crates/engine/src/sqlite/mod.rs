@@ -76,7 +76,7 @@ use crate::binding::Binding;
 use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
-use crate::fence::{Access, Claim, Claimed, Fence};
+use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, MAX_APPLY_ROWS,
     MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
@@ -146,6 +146,19 @@ pub enum Planted {
     SkipFence,
     /// A write's claim is compared with the fences when it arrives, and not in its transaction.
     FenceOutsideTransaction,
+    /// Positions of the change log begin at 0 again when the shard begins to serve what was moved to it.
+    RestartLog,
+}
+
+/// Whether fences open buckets that were closed.
+fn begin_to_serve(before: &FenceTable, fences: &[Fence]) -> bool {
+    let opens = |fence: &Fence| match &fence.scope {
+        FenceScope::Buckets { group, first, .. } => {
+            fence.mode == FenceMode::Open && !before.serves(&Claimed::Bucket(group.clone(), *first))
+        }
+        _ => false,
+    };
+    fences.iter().any(opens)
 }
 
 impl Default for SqliteOptions {
@@ -407,7 +420,12 @@ impl Shard for SqliteShard {
         let stream = stream.clone();
         let work = move |writer: &mut Writer| {
             stream::check(&mut writer.db, &stream, Some(driver))?;
-            writer.set_fences(&fences)
+            let before = writer.state.fences.clone();
+            writer.set_fences(&fences)?;
+            match writer.plants(Planted::RestartLog) && begin_to_serve(&before, &fences) {
+                true => log::restart(writer),
+                false => Ok(()),
+            }
         };
         self.write(time, work).await
     }

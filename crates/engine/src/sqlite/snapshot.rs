@@ -202,6 +202,7 @@ impl RangeQuery {
             (Scope::Buckets(wanted, ranges), TableKind::Hash { group, .. }) if wanted == group => {
                 Ok(vec![in_buckets(ranges)])
             }
+            (Scope::Buckets(..), TableKind::Global) if scope.has_global() => Ok(vec![]),
             (Scope::Tenants(tenants), TableKind::Tenant) => {
                 let name = |tenant: &Option<TenantId>| Value::text(tenant.as_ref().map_or("", TenantId::as_str));
                 let each: Vec<String> = tenants.iter().map(|tenant| self.param(name(tenant))).collect();
@@ -259,6 +260,6 @@ fn unit(table: &Table, at: &Prepared, last: &mut Option<TenantId>) -> Result<Uni
             }
             _ => Err(damaged()),
         },
-        TableKind::Reference | TableKind::Global => Ok(Unit::Shared),
+        TableKind::Reference | TableKind::Global => table.only_unit().ok_or_else(damaged),
     }
 }

@@ -19,7 +19,7 @@ const SLOTS: usize = 4_096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot(u16);
 
-/// Reference and global tables.
+/// Reference tables.
 pub(super) const SHARED: Slot = Slot(0);
 
 /// A group, ready to be combined with buckets.

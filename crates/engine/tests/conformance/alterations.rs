@@ -269,7 +269,8 @@ pub(crate) async fn a_reference_table_gets_another_key_with_its_rows(world: Worl
 
 /// The declared type is the server's; the values are those of its carrier.
 pub(crate) async fn declared_types_hold_their_values(world: World) {
-    let mut typed = table("typed", TableKind::Global, &[("id", INT8), ("a", TEXT), ("b", DataType::Numeric)], &["id"]);
+    let mut typed =
+        table("typed", TableKind::Reference, &[("id", INT8), ("a", TEXT), ("b", DataType::Numeric)], &["id"]);
     typed.columns[1].sql_type = Some(SqlType { oid: 1043, modifier: 24 });
     typed.columns[2].sql_type = Some(SqlType { oid: 1700, modifier: ((10 << 16) | 2) + 4 });
     let fixture = world.fixture().await;

@@ -98,7 +98,7 @@ async fn check_any_order(db: &Db, mut rng: Rng, first: i64) {
 
 /// I-34: rows that pass a unique value around may meet on the way; the older claim gives way, and comes back.
 pub(crate) async fn a_unique_value_that_changes_hands_ends_where_it_belongs(world: World) {
-    let mut seats = table("seats", TableKind::Global, &[("id", DataType::Int8), ("guest", DataType::Text)], &["id"]);
+    let mut seats = table("seats", TableKind::Reference, &[("id", DataType::Int8), ("guest", DataType::Text)], &["id"]);
     seats.keys = vec![Key::unique("one_seat_each", &["guest"])];
     let db = world.shard_with(vec![seats]).await;
     for round in 0..random::rounds(12) as u64 {
@@ -268,7 +268,7 @@ pub(crate) async fn a_forgotten_stream_leaves_its_rows_and_nothing_else(world: W
 
 /// I-34: two keys that a database takes for one are one row, with one version.
 pub(crate) async fn keys_equal_by_value_are_one_row(world: World) {
-    let keyed = |name: &str, ty| table(name, TableKind::Global, &[("k", ty), ("n", INT8)], &["k"]);
+    let keyed = |name: &str, ty| table(name, TableKind::Reference, &[("k", ty), ("n", INT8)], &["k"]);
     let tables = vec![keyed("prices", DataType::Numeric), keyed("zeros", DataType::Float8)];
     let (source, target) = (world.shard_with(tables.clone()).await, world.shard_with(tables).await);
     let start = source.listen().await;

@@ -233,7 +233,7 @@ pub(crate) async fn the_log_is_the_same_in_pages_of_any_size(world: World) {
 /// I-29: a delete once took its parameters from the leading columns, which were not the key.
 pub(crate) async fn a_composite_key_behind_other_columns_is_found(world: World) {
     let columns = [("body", TEXT), ("b", TEXT), ("n", INT8), ("a", INT8)];
-    let odd = table("odd", TableKind::Global, &columns, &["a", "b"]);
+    let odd = table("odd", TableKind::Reference, &columns, &["a", "b"]);
     let db = world.shard_with(vec![odd]).await;
     let start = db.listen().await;
     db.must("INSERT INTO odd (body, b, n, a) VALUES ('x', 'k', 1, 2)", vec![]).await;
@@ -258,7 +258,7 @@ pub(crate) async fn a_key_of_any_type_is_logged(world: World) {
     let mut rng = Rng::new(3);
     let types: Vec<DataType> = random::ordered().collect();
     let name = |ty: DataType| format!("by_{}", ty.postgres_name().replace(' ', "_"));
-    let keyed = |ty: &DataType| table(&name(*ty), TableKind::Global, &[("n", INT8), ("k", *ty)], &["k"]);
+    let keyed = |ty: &DataType| table(&name(*ty), TableKind::Reference, &[("n", INT8), ("k", *ty)], &["k"]);
     let db = world.shard_with(types.iter().map(keyed).collect()).await;
     for ty in types {
         let start = db.listen().await;

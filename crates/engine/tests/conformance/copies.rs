@@ -141,7 +141,7 @@ pub(crate) async fn every_value_survives_a_copy(world: World) {
 pub(crate) async fn values_of_declared_types_survive_a_copy(world: World) {
     for oids in [[1043, 3802, 1042], [1043, 114, 18]] {
         let columns = [("id", INT8), ("a", TEXT), ("b", DataType::Json), ("c", TEXT)];
-        let mut typed = table("typed", TableKind::Global, &columns, &["id"]);
+        let mut typed = table("typed", TableKind::Reference, &columns, &["id"]);
         for (column, oid) in typed.columns[1..].iter_mut().zip(oids) {
             column.sql_type = Some(SqlType { oid, modifier: -1 });
         }

@@ -131,8 +131,8 @@ pub(crate) fn plans() -> Table {
 
 /// Parents and children in one unit; the child's foreign key does `on_delete`.
 pub(crate) fn family(on_delete: OnChange) -> Vec<Table> {
-    let parents = table("parents", TableKind::Global, &[("id", INT8)], &["id"]);
-    let mut children = table("children", TableKind::Global, &[("id", INT8), ("parent", INT8)], &["id"]);
+    let parents = table("parents", TableKind::Reference, &[("id", INT8)], &["id"]);
+    let mut children = table("children", TableKind::Reference, &[("id", INT8), ("parent", INT8)], &["id"]);
     children.foreign_keys = vec![ForeignKey {
         name: "children_parent".into(),
         columns: vec!["parent".into()],

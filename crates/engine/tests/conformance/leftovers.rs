@@ -4,12 +4,12 @@ use crate::copying::{batch, copies, version};
 use crate::fixtures::World;
 use crate::given::*;
 use isles_engine::error::{Result, ShardError};
-use isles_engine::fence::{Claimed, FenceMode};
+use isles_engine::fence::{Claim, Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{
-    DriverToken, ImportMode, Incoming, KeyRange, MAX_APPLY_ROWS, Request, Scope, Statement, StoredRow,
+    Batch, DriverToken, ImportMode, Incoming, KeyRange, MAX_APPLY_ROWS, Request, Scope, Statement, StoredRow,
 };
-use isles_kernel::names::{BucketId, GroupName, SchemaVersion};
-use isles_kernel::schema::{OnChange, SchemaChange, Table, TableKind, Unit};
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion};
+use isles_kernel::schema::{OnChange, SchemaChange, Table, TableKind, Unit, global_bucket};
 use std::ops::RangeInclusive;
 
 const DRIVER: DriverToken = DriverToken(3);
@@ -89,6 +89,56 @@ pub(crate) async fn rows_of_tenants_are_discarded(world: World) {
     assert_eq!(discard(&db, unserved(), &range, 4).await, Ok(0));
     let left: Vec<Unit> = db.rows("notes").await.into_iter().map(|row| row.unit).collect();
     assert_eq!(left, vec![Unit::Tenant(tenant("beta")); 3]);
+}
+
+/// I-7, I-12: rows of global tables are under the fence of their one bucket, wherever they are read, logged or applied,
+/// and rows of reference tables are not.
+pub(crate) async fn rows_of_global_tables_are_of_one_bucket(world: World) {
+    let keys = Table { name: "keys".into(), kind: TableKind::Global, ..plans() };
+    let db = world.shard_with(vec![keys, plans()]).await;
+    let (group, bucket) = global_bucket();
+    let fence = |version, mode| {
+        let scope = FenceScope::Buckets { group: global_bucket().0, first: BucketId(0), last: BucketId(0) };
+        vec![Fence { scope, version: RoutingVersion(version), mode }]
+    };
+    let claim = || Claim::new(RoutingVersion(1), vec![Claimed::Bucket(global_bucket().0, BucketId(0))]);
+    let write = async |claim: Claim, table: &str, id: i64| {
+        let insert = Statement::new(format!("INSERT INTO {table} VALUES ($1, $2)"), values![id, "x"]).writing();
+        db.execute(Request::write(claim, vec![insert])).await.map(drop)
+    };
+    let refused = write(claim(), "keys", 1).await.unwrap_err();
+    assert!(matches!(&refused, ShardError::Moved { unit, .. } if *unit == Unit::global()), "{refused:?}");
+    db.set_fences(fence(1, FenceMode::Open), FENCE_TIME).await.unwrap();
+    let start = db.listen().await;
+    write(claim(), "keys", 1).await.unwrap();
+    write(claim_at(1), "plans", 1).await.unwrap();
+    let logged: Vec<(String, Unit)> = db.log_after(start).await.into_iter().map(|c| (c.table, c.unit)).collect();
+    assert_eq!(logged, [("keys".to_string(), Unit::global()), ("plans".to_string(), Unit::Shared)]);
+    db.open_stream(&stream("move"), DRIVER).await.unwrap();
+    let incoming =
+        |id: i64, unit: Unit, row| Incoming { table: "keys".into(), unit, key: values![id], version: version(1), row };
+    let row = |id: i64| Some(values![id, "y"]);
+    let changed = vec![incoming(2, Unit::global(), row(2)), incoming(1, Unit::global(), None)];
+    db.apply(Batch { driver: Some(DRIVER), ..batch(&stream("move"), changed) }).await.unwrap();
+    db.apply(copies(&stream("copy"), vec![incoming(3, Unit::global(), row(3))])).await.unwrap();
+    let other = db.apply(batch(&stream("copy"), vec![incoming(4, Unit::Shared, row(4))])).await.unwrap_err();
+    assert!(is_refusal(&other), "{other:?}");
+    assert_eq!(ids(&db, "keys").await, [2, 3]);
+    let within = |table: &str, group: &GroupName| KeyRange::table(table).within(Scope::bucket(group.clone(), bucket));
+    let mut snapshot = db.snapshot().await.unwrap();
+    for (range, found) in
+        [(within("keys", &group), 2), (within("keys", &users_group()), 0), (within("plans", &group), 0)]
+    {
+        assert_eq!(snapshot.page(&range, 10).await.unwrap().rows.len(), found, "{range:?}");
+    }
+    drop(snapshot);
+    let unserved = || vec![Claimed::Bucket(group.clone(), bucket)];
+    assert!(discard(&db, unserved(), &within("keys", &group), 10).await.is_err(), "they are served");
+    db.set_fences(fence(2, FenceMode::Closed), FENCE_TIME).await.unwrap();
+    assert!(matches!(write(claim(), "keys", 9).await, Err(ShardError::Moved { .. })));
+    write(claim_at(1), "plans", 2).await.expect("reference tables are served as before");
+    assert_eq!(discard(&db, unserved(), &within("keys", &group), 10).await, Ok(2));
+    assert_eq!((ids(&db, "keys").await.len(), ids(&db, "plans").await.len()), (0, 2));
 }
 
 /// I-12: what anyone can read, at whatever version, stays.

@@ -257,6 +257,7 @@ on_both_engines! {
     leftovers {
         rows_of_buckets_are_discarded_in_pages,
         rows_of_tenants_are_discarded,
+        rows_of_global_tables_are_of_one_bucket,
         what_is_served_is_not_discarded,
         an_earlier_driver_discards_nothing,
         discarding_sets_off_no_cascade_and_no_trigger,

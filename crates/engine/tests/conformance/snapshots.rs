@@ -32,7 +32,7 @@ pub(crate) async fn pages_by_a_key_of_any_type_have_each_row_once(world: World) 
     let mut rng = Rng::new(4);
     let types: Vec<DataType> = random::ordered().collect();
     let name = |ty: DataType| format!("by_{}", ty.postgres_name().replace(' ', "_"));
-    let keyed = |ty: &DataType| table(&name(*ty), TableKind::Global, &[("n", INT8), ("k", *ty)], &["k"]);
+    let keyed = |ty: &DataType| table(&name(*ty), TableKind::Reference, &[("n", INT8), ("k", *ty)], &["k"]);
     let tables: Vec<Table> = types.iter().map(keyed).collect();
     let db = world.shard_with(tables.clone()).await;
     for (ty, table) in types.into_iter().zip(tables) {
@@ -45,7 +45,7 @@ pub(crate) async fn pages_by_a_key_of_any_type_have_each_row_once(world: World) 
 /// I-10
 pub(crate) async fn pages_by_a_composite_key_have_each_row_once(world: World) {
     let columns = [("n", INT8), ("b", DataType::Numeric), ("a", TEXT), ("c", DataType::Bytes)];
-    let odd = table("odd", TableKind::Global, &columns, &["a", "b", "c"]);
+    let odd = table("odd", TableKind::Reference, &columns, &["a", "b", "c"]);
     let db = world.shard_with(vec![odd.clone()]).await;
     let mut rng = Rng::new(5);
     let mut rows = Vec::new();

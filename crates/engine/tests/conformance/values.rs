@@ -19,7 +19,7 @@ pub(crate) fn matrix() -> Table {
     let names: Vec<String> = DataType::ALL.iter().map(|ty| column(*ty)).collect();
     let columns = DataType::ALL.iter().zip(&names).map(|(ty, name)| (name.as_str(), *ty));
     let columns: Vec<(&str, DataType)> = [("id", INT8)].into_iter().chain(columns).collect();
-    table("matrix", TableKind::Global, &columns, &["id"])
+    table("matrix", TableKind::Reference, &columns, &["id"])
 }
 
 fn types() -> Vec<DataType> {
@@ -202,7 +202,7 @@ pub(crate) async fn equality_of_numerics_ignores_their_scale(world: World) {
 
 /// A month is 30 days and a day 24 hours, to whoever compares.
 pub(crate) async fn intervals_compare_by_their_length(world: World) {
-    let spans = table("spans", TableKind::Global, &[("span", DataType::Interval)], &["span"]);
+    let spans = table("spans", TableKind::Reference, &[("span", DataType::Interval)], &["span"]);
     let db = world.shard_with(vec![spans]).await;
     let interval = |months, days, micros| Value::Interval(Interval::new(months, days, micros));
     db.must("INSERT INTO spans (span) VALUES ($1)", vec![interval(1, 0, 0)]).await;
@@ -214,7 +214,7 @@ pub(crate) async fn intervals_compare_by_their_length(world: World) {
 }
 
 pub(crate) async fn a_numeric_key_is_unique_by_value(world: World) {
-    let prices = table("prices", TableKind::Global, &[("price", DataType::Numeric)], &["price"]);
+    let prices = table("prices", TableKind::Reference, &[("price", DataType::Numeric)], &["price"]);
     let db = world.shard_with(vec![prices]).await;
     db.must("INSERT INTO prices (price) VALUES ($1)", vec![numeric("1.0")]).await;
     let error = db.run("INSERT INTO prices (price) VALUES ($1)", vec![numeric("1.00")]).await.unwrap_err();

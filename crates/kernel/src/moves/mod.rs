@@ -52,4 +52,4 @@ pub use plan::{
     Plan, Request, Stage, TableCopy, TablePolicy, Tail, TailStatus, Verification, VerificationStatus, tables_of,
 };
 pub use step::{Effect, Event, MoveError};
-pub use units::{Buckets, MAX_SPANS, MAX_TENANTS, Span, Units};
+pub use units::{Buckets, MAX_SPANS, MAX_TENANTS, Pins, Span, Units};

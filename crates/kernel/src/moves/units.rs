@@ -5,7 +5,7 @@
 
 use crate::names::{BucketId, GroupName, ShardId, TenantId};
 use crate::routing::{RoutingChange, RoutingMove, RoutingPolicy};
-use crate::schema::{Table, TableKind, Unit};
+use crate::schema::{GLOBAL_GROUP, Table, TableKind, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -43,6 +43,15 @@ pub struct Buckets {
     pub group: GroupName,
     /// In order, apart from each other.
     pub ranges: Vec<Span>,
+}
+
+/// Which tenants have pins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pins {
+    /// Those that are not on the shard of their bucket.
+    WhereNeeded,
+    /// All: a pin says that the shard is the tenant's own.
+    Always,
 }
 
 /// What one plan moves.
@@ -126,6 +135,7 @@ impl Units {
             (Units::Tenants { .. }, TableKind::Tenant) => true,
             (Units::Buckets { buckets }, TableKind::Tenant) => buckets.group == *policy.tenant_group(),
             (Units::Buckets { buckets }, TableKind::Hash { group, .. }) => buckets.group == *group,
+            (Units::Buckets { buckets }, TableKind::Global) => buckets.group.as_str() == GLOBAL_GROUP,
             _ => false,
         }
     }
@@ -165,10 +175,10 @@ impl Units {
     }
 
     /// What becomes of the routing when all of it goes from one shard to another.
-    pub fn rerouted(&self, from: &ShardId, to: &ShardId, policy: &RoutingPolicy) -> RoutingChange {
+    pub fn rerouted(&self, from: &ShardId, to: &ShardId, policy: &RoutingPolicy, pins: Pins) -> RoutingChange {
         let moves = match self {
             Units::Tenants { tenants } => {
-                tenants.iter().map(|tenant| rerouted_tenant(tenant.clone(), from, to, policy)).collect()
+                tenants.iter().map(|tenant| rerouted_tenant(tenant.clone(), from, to, policy, pins)).collect()
             }
             Units::Buckets { buckets } => {
                 let one = |span: &Span| RoutingMove::Buckets {
@@ -185,11 +195,10 @@ impl Units {
     }
 }
 
-/// A tenant that comes to the shard that has its bucket needs no pin there.
-fn rerouted_tenant(tenant: TenantId, from: &ShardId, to: &ShardId, policy: &RoutingPolicy) -> RoutingMove {
+fn rerouted_tenant(tenant: TenantId, from: &ShardId, to: &ShardId, policy: &RoutingPolicy, pins: Pins) -> RoutingMove {
     let (from, to) = (from.clone(), to.clone());
     let home = policy.shard_of_bucket(policy.tenant_group(), policy.bucket_of_tenant(&tenant));
-    match policy.is_pinned(&tenant) && home == Some(&to) {
+    match pins == Pins::WhereNeeded && policy.is_pinned(&tenant) && home == Some(&to) {
         true => RoutingMove::Unpin { tenant, from, to },
         false => RoutingMove::Pin { tenant, from, to },
     }

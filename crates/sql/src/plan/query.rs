@@ -56,7 +56,7 @@ impl Planner {
         match Places::of_query(&query).top(&query) {
             Place::Free => stage(Vec::new(), query),
             // One copy of a reference table's rows stands for all, and it must be the same for all who lock it.
-            Place::Reference if has_lock(&query) => whole(query, Target::Home),
+            Place::Reference if has_lock(&query) => whole(query, Target::First),
             Place::Reference => whole(query, Target::Any),
             Place::Home => whole(query, Target::Home),
             Place::Tenant => whole(query, Target::Tenant),
@@ -210,7 +210,8 @@ impl Touched {
             RelationSource::User(table) => match &table.kind {
                 TableKind::Hash { group, .. } => Touch::Group(group.clone()),
                 TableKind::Tenant => Touch::Tenant,
-                TableKind::Reference | TableKind::Global => Touch::Shared,
+                TableKind::Reference => Touch::Shared,
+                TableKind::Global => Touch::Global,
             },
         };
         if !self.0.contains(&touch) {

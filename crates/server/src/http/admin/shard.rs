@@ -159,8 +159,11 @@ fn scope(table: &Table, wanted: Wanted) -> Result<Scope, SqlError> {
 fn with_unit(mut row: Json, unit: &Unit) -> Json {
     match unit {
         Unit::Tenant(tenant) => row["tenantId"] = json!(tenant),
-        Unit::Bucket(_, bucket) => row["bucket"] = json!(bucket),
-        Unit::Shared => {}
+        Unit::Bucket(..) | Unit::Shared => {
+            if let Some(bucket) = unit.stored_bucket() {
+                row["bucket"] = json!(bucket);
+            }
+        }
     }
     row
 }

@@ -211,7 +211,7 @@ async fn every_path_is_described_and_asks_who_it_is() {
     for (path, verbs) in described["paths"].as_object().unwrap() {
         for (verb, operation) in verbs.as_object().unwrap() {
             for action in actions(operation) {
-                let path = path.replace("{id}", "m0").replace("{shard}", "s0");
+                let path = path.replace("{id}", "m0").replace("{shard}", "s0").replace("{table}", "notes");
                 let path = path.replace("{name}", "users_name").replace("{action}", action);
                 let status = |who| world.request(&verb.to_uppercase(), &path, who, "{}").0;
                 if !path.starts_with("/admin") {

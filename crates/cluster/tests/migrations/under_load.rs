@@ -125,7 +125,7 @@ pub(crate) async fn writers_lose_nothing(world: World) {
     assert!(pause < 30_000_000, "writers waited for {pause} µs");
 }
 
-/// I-69: the harness finds a swap that leaves out the end of the logs (planted bug 4).
+/// I-69, planted bug 4: a swap that leaves out the end of the logs is found.
 pub(crate) async fn a_swap_without_the_tail_is_found_out(world: World) {
     let world = world.reopen(Some(Planted::NoDrain)).await;
     for attempt in 0..10 {

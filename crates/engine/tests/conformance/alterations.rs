@@ -4,9 +4,7 @@
 use crate::fixtures::{Options, World};
 use crate::given::*;
 use isles_engine::error::ShardError;
-use isles_engine::shard::{
-    ActsFor, Batch, Engine, Incoming, KeyRange, Request, RowVersion, Scope, Shard, Statement,
-};
+use isles_engine::shard::{ActsFor, Batch, Engine, Incoming, KeyRange, Request, RowVersion, Scope, Statement};
 use isles_kernel::change::Op;
 use isles_kernel::names::{RoutingVersion, SchemaVersion, Seq, TenantId};
 use isles_kernel::schema::{
@@ -85,14 +83,19 @@ pub(crate) async fn a_copy_takes_the_place_of_its_table(world: World) {
     let refused = db.empty_copy("users", 10).await.expect_err("it is no copy");
     assert!(matches!(refused, ShardError::Invalid(_)), "{refused:?}");
     let emptied = db.empty_copy(&copy.aside, 10).await.unwrap();
-    assert_eq!(emptied, if world.engine == Engine::Sqlite { 2 } else { 0 });
+    assert_eq!(emptied, if db.engine() == Engine::Sqlite { 2 } else { 0 });
     assert_eq!(db.empty_copy(&copy.aside, 10).await.unwrap(), 0);
     db.alter(Schema::without_copy(copy.number, &copy.aside)).await;
     assert!(db.log_after(start).await.is_empty(), "no row has changed");
     // Its keys are there under their names, also when they are changed.
     let twice = "INSERT INTO users (_shard, id, email, n) VALUES ('acme', 1, 'z', 3)";
-    let twice = if world.engine == Engine::Sqlite { twice.replace("_shard,", "_tenant, _shard,").replace("('acme',", "('acme', 'acme',") } else { twice.into() };
-    let error = db.execute(Request::write(claim(), vec![Statement::new(twice, vec![]).writing()]).acting_for(acme())).await;
+    let twice = if db.engine() == Engine::Sqlite {
+        twice.replace("_shard,", "_tenant, _shard,").replace("('acme',", "('acme', 'acme',")
+    } else {
+        twice.into()
+    };
+    let error =
+        db.execute(Request::write(claim(), vec![Statement::new(twice, vec![]).writing()]).acting_for(acme())).await;
     assert_eq!(sqlstate(&error.expect_err("the key is taken")), "23505");
     let key = |key: &str| ("users".to_string(), key.to_string());
     let ((table, key), (table2, key2)) = (key("users_n"), key("users_email"));

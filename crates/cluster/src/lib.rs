@@ -7,6 +7,7 @@
 //!   * [`database`]  a catalog, its shards, and what every session shares
 //!   * [`moves`]     moves of tenants and buckets, carried out
 //!   * [`indexes`]   global indexes, kept up
+//!   * [`migrations`] tables that become tenant tables
 //!   * `execute`     plans, carried out on the shards
 //!   * `per_shard`   something for each shard, while shards come and go
 //!   * `tenants`     tenants as objects: records, quotas, and what is known of them
@@ -17,6 +18,7 @@ pub mod commit;
 pub mod database;
 mod execute;
 pub mod indexes;
+pub mod migrations;
 pub mod moves;
 mod per_shard;
 pub mod roles;

@@ -26,7 +26,7 @@ use isles_kernel::change::Change;
 use isles_kernel::names::{
     BucketId, GroupName, PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId,
 };
-use isles_kernel::schema::{Schema, SchemaChange, Unit, global_bucket};
+use isles_kernel::schema::{Schema, SchemaChange, Unit, global_bucket, is_copy_namespace, relation_parts};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -412,6 +412,8 @@ pub trait Snapshot: Send {
     fn schema(&self) -> &Schema;
     async fn page(&mut self, range: &KeyRange, rows: usize) -> Result<Page>;
     async fn digest(&mut self, range: &KeyRange) -> Result<Digest>;
+    /// How many rows a range has.
+    async fn count(&mut self, range: &KeyRange) -> Result<u64>;
     /// What tenants have in all tables, at most so many tenants.
     async fn usage(&mut self, range: &TenantRange, tenants: usize) -> Result<UsagePage>;
     /// How many rows of a hash table are in each bucket that has some. The whole table is read.
@@ -440,6 +442,14 @@ pub(crate) fn check_tenants(tenants: usize) -> Result<()> {
     match tenants {
         1..=MAX_USAGE_TENANTS => Ok(()),
         _ => Err(ShardError::invalid(format!("a page has 1 to {MAX_USAGE_TENANTS} tenants, not {tenants}"))),
+    }
+}
+
+/// Rows go uncaptured only from tables that nobody can name.
+pub(crate) fn check_is_copy(table: &str) -> Result<()> {
+    match is_copy_namespace(relation_parts(table).0) {
+        true => Ok(()),
+        false => Err(ShardError::invalid(format!("\"{table}\" is not a copy"))),
     }
 }
 
@@ -673,6 +683,10 @@ pub trait Shard: Send + Sync {
     /// Deletes rows of a tenant from one table, in one transaction, captured like any write: at most so many, or all.
     /// Returns how many went. A table of another kind has none.
     async fn purge(&self, table: &str, tenant: &Option<TenantId>, rows: Option<usize>) -> Result<u64>;
+
+    /// Deletes rows of a copy that is given up, or of what one has replaced, at most so many: before the table is dropped,
+    /// which takes long where it has rows. Not captured. Returns how many went; none where dropping costs nothing.
+    async fn empty_copy(&self, table: &str, rows: usize) -> Result<u64>;
 
     /// Applies schema changes as one, if the shard is at version `from`; a shard that is one later already and has
     /// the same outcome leaves it. Returns the schema that holds now.

@@ -20,11 +20,13 @@
 //! nothing in a shard but the schema it remembers.
 //!
 //! In reading order: [`relation`] has how relations are named, this file what a schema is, [`entries`] where global
-//! indexes are kept, [`apply`] how a schema changes and what must hold, [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
+//! indexes are kept, [`apply`] how a schema changes and what must hold, [`replace`] how a copy takes a table's place,
+//! [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
 
 mod apply;
 mod entries;
 mod relation;
+mod replace;
 mod script;
 mod sql_type;
 
@@ -33,6 +35,7 @@ pub use entries::{
     entry_group, entry_place,
 };
 pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};
+pub use replace::{NewCopy, is_copy_namespace};
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};
 use crate::value::{DataType, Value};
@@ -173,6 +176,10 @@ pub struct Key {
     /// by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global: Option<String>,
+    /// What a SQLite file calls it, when that is not its name as a relation: the table has taken another's place, and an
+    /// index cannot be renamed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<String>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -350,6 +357,17 @@ impl Table {
         relation_name(self.namespace(), key)
     }
 
+    /// What a SQLite file calls a key of the table.
+    pub fn stored_key(&self, key: &Key) -> String {
+        key.stored.clone().unwrap_or_else(|| self.key_relation(&key.name))
+    }
+
+    /// Whether it is in a namespace of ours, and so no client's: entries of an index, a copy that is being made, what a
+    /// copy has replaced.
+    pub fn is_internal(&self) -> bool {
+        self.namespace().starts_with(RESERVED_PREFIX)
+    }
+
     /// Whether a constraint of the table has this name; they share one space of names.
     pub fn has_constraint(&self, name: &str) -> bool {
         self.checks.iter().any(|check| check.name == name)
@@ -516,6 +534,13 @@ pub enum SchemaChange {
         primary_key: Vec<String>,
         name: Option<String>,
     },
+    /// A copy takes the place of the table that it is of, and the table is set aside under another name. Comments,
+    /// sequences and views are the new one's.
+    ReplaceTable {
+        table: String,
+        by: String,
+        aside: String,
+    },
     CreateKey {
         table: String,
         key: Key,
@@ -594,10 +619,27 @@ impl SchemaChange {
             | SchemaChange::RenameColumn { table, .. }
             | SchemaChange::AlterColumn { table, .. }
             | SchemaChange::Rekey { table, .. }
+            | SchemaChange::ReplaceTable { table, .. }
             | SchemaChange::AddCheck { table, .. }
             | SchemaChange::AddForeignKey { table, .. } => Some(table),
             SchemaChange::CreateKey { table, key } if key.unique => Some(table),
             _ => None,
+        }
+    }
+
+    /// Whether a table gets another definition, goes, or comes to be referred to: what must not happen while a copy of it
+    /// is made that is to take its place.
+    pub fn redefines(&self, name: &str) -> bool {
+        match self {
+            SchemaChange::DropKey { table, .. }
+            | SchemaChange::RenameKey { table, .. }
+            | SchemaChange::CreateKey { table, .. }
+            | SchemaChange::DropCheck { table, .. }
+            | SchemaChange::DropForeignKey { table, .. }
+            | SchemaChange::RenameConstraint { table, .. } => table == name,
+            SchemaChange::AddForeignKey { table, foreign_key } => table == name || foreign_key.table == name,
+            SchemaChange::CreateTable(table) => table.foreign_keys.iter().any(|foreign| foreign.table == name),
+            other => other.reshapes() == Some(name),
         }
     }
 }
@@ -716,9 +758,9 @@ impl Schema {
         self.tables.get(name).ok_or_else(|| SchemaError::NoTable(name.into()))
     }
 
-    /// Whether PostgreSQL's schema of this name is there, for clients: that of entries is not.
+    /// Whether PostgreSQL's schema of this name is there, for clients: those of our own are not.
     pub fn has_namespace(&self, name: &str) -> bool {
-        name == PUBLIC || (name != INDEX_NAMESPACE && self.namespaces.contains(name))
+        name == PUBLIC || (!name.starts_with(RESERVED_PREFIX) && self.namespaces.contains(name))
     }
 
     /// A hash over the whole content but the version: equal if and only if the shards hold the same tables.

@@ -129,6 +129,45 @@ async fn all_rows(client: &Client, tenant: &str) -> Vec<String> {
     all
 }
 
+/// A table becomes a tenant table by the command line; a dry run says what stands in the way, fails, and changes nothing.
+async fn a_table_is_adopted(setup: Setup) {
+    let (server, client) = set_up(setup).await;
+    let made = "CREATE TABLE extra.\"Odd notes\" (id int PRIMARY KEY, \"by\" text); \
+                INSERT INTO extra.\"Odd notes\" VALUES (1, 'acme'), (2, NULL), (3, '')";
+    client.batch_execute(made).await.unwrap();
+    let table = "extra.Odd notes";
+    let tried = tenants(&server, &["adopt", table, "--by", "\"by\"", "--dry-run", "--json"]);
+    assert_eq!(tried.code, 1, "{}{}", tried.out, tried.err);
+    let report = tried.json();
+    assert_eq!((&report["rows"], &report["tenants"]), (&3.into(), &2.into()));
+    assert_eq!(report["conflicts"][0]["message"], "the tenant's name is empty");
+    assert_eq!(report["conflicts"][0]["examples"], "Key (id)=(3)");
+    assert_eq!(tenants(&server, &["adopt", table, "--by", "\"by\"", "--json"]).refused(), (1, "23514".into()));
+    assert_eq!(tenants(&server, &["adopt", table, "--cancel", "--json"]).refused(), (1, "42704".into()));
+    assert_eq!(tenants(&server, &["adopt", table]).code, 2, "an expression is needed");
+    assert_eq!(must(&server, &["migrations", "--json"]).json()["migrations"], serde_json::json!([]));
+    let by = "nullif(\"by\", '')";
+    must(&server, &["adopt", table, "--by", by, "--dry-run"]);
+    let said = must(&server, &["adopt", table, "--by", by, "--json"]).json();
+    assert_eq!((&said["table"], &said["done"]), (&table.into(), &"a tenant table".into()));
+    let listed = must(&server, &["migrations", "--json"]).json();
+    let first = &listed["migrations"][0];
+    assert_eq!((&first["table"], &first["rows_copied"], &first["error"]), (&table.into(), &3.into(), &Value::Null));
+    client.batch_execute("SET isles.tenant = 'acme'").await.unwrap();
+    let rows = client.query("SELECT id FROM extra.\"Odd notes\"", &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>(), [1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_adopted_on_sqlite() {
+    a_table_is_adopted(SQLITE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_adopted_on_postgres() {
+    a_table_is_adopted(POSTGRES).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_are_made_shown_altered_and_dropped() {
     let (server, client) = set_up(SQLITE).await;

@@ -11,6 +11,7 @@
 //!   * [`runtime`]   what PostgreSQL's functions compute
 //!   * [`eval`]      expressions without rows
 //!   * [`row_key`]   the keys of rows in global indexes
+//!   * [`row_tenant`] the tenants that rows are given to
 //!   * [`system`]    pg_catalog and information_schema
 //!   * [`reach`]     which tables a statement reads and writes
 //!   * `guard`       a condition in every use of a table
@@ -36,6 +37,7 @@ pub mod print;
 pub mod reach;
 pub mod route;
 pub mod row_key;
+pub mod row_tenant;
 pub mod runtime;
 pub mod scope;
 pub mod system;

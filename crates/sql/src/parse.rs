@@ -10,7 +10,9 @@
 
 mod own;
 
-pub use own::{IndexOrder, IndexVerb, MoveOrder, MoveStatement, OwnStatement, ShardStatement, TenantStatement};
+pub use own::{
+    IndexOrder, IndexVerb, MigrationOrder, MoveOrder, MoveStatement, OwnStatement, ShardStatement, TenantStatement,
+};
 
 use isles_kernel::error::SqlError;
 use pg_raw_parse::{Node, Owned, StmtList, raw};

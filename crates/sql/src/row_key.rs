@@ -105,7 +105,7 @@ impl Part {
 }
 
 /// A row's columns as parameters.
-struct Row<'a>(&'a [Value]);
+pub(crate) struct Row<'a>(pub(crate) &'a [Value]);
 
 impl Given for Row<'_> {
     fn param(&self, index: usize) -> Option<Value> {

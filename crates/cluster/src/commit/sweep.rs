@@ -85,7 +85,7 @@ async fn change_schema(database: &Arc<Database>, changes: Vec<SchemaChange>) -> 
     let guard = Arc::new(database.hold_schema_alone(&bounds).await?);
     let modes = Modes { isolation: Isolation::Serializable, read_only: false };
     let mut txn = Txn::begin(database, modes, guard, ActsFor::Nobody)?;
-    txn.change_schema(&Change { changes, restarts: Vec::new() }, &bounds).await?;
+    txn.change_schema(&Change::of(changes, Vec::new()), &bounds).await?;
     txn.commit(&bounds).await
 }
 
@@ -112,11 +112,11 @@ async fn transfer(database: &Arc<Database>, n: i64, kind: Kind) -> Result<(), Sq
             SchemaChange::CreateTable(reference(&format!("r{n}"))),
             SchemaChange::CreateTable(hashed(&format!("h{n}"))),
         ];
-        txn.change_schema(&Change { changes: tables, restarts: Vec::new() }, &bounds).await?;
+        txn.change_schema(&Change::of(tables, Vec::new()), &bounds).await?;
         let fill = Statement::new(format!("INSERT INTO r{n} (id, n) SELECT id, n FROM counters"), vec![]);
         everywhere(&mut txn, &fill, &bounds).await?;
         let column = SchemaChange::AddColumn { table: "counters".into(), column };
-        txn.change_schema(&Change { changes: vec![column], restarts: Vec::new() }, &bounds).await?;
+        txn.change_schema(&Change::of(vec![column], Vec::new()), &bounds).await?;
         let mark = Statement::new(format!("UPDATE counters SET c{n} = {n} WHERE id = {n}"), vec![]);
         everywhere(&mut txn, &mark, &bounds).await?;
     }

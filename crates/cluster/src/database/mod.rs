@@ -58,6 +58,7 @@ use crate::commit::{Coordinator, Planted, pledge_prefix};
 use crate::execute::bounds::Bounds;
 use crate::execute::work::{Noted, Works};
 use crate::indexes::{self, Indexes};
+use crate::migrations::{self, Migrations};
 use crate::moves::{self, Moves};
 use crate::roles;
 use crate::session::plans::Plans;
@@ -121,6 +122,7 @@ pub struct Config {
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
     pub planted_index: Option<indexes::Planted>,
+    pub planted_migration: Option<migrations::Planted>,
 }
 
 impl Config {
@@ -138,6 +140,7 @@ impl Config {
             planted: None,
             planted_move: None,
             planted_index: None,
+            planted_migration: None,
         }
     }
 
@@ -168,6 +171,7 @@ pub struct Database {
     pub(crate) plans: Plans,
     works: Works,
     pub(crate) moves: Moves,
+    pub(crate) migrations: Migrations,
     pub(crate) indexes: Arc<Indexes>,
     held: Arc<held::Holding>,
     pub(crate) tenants: Tenants,
@@ -254,6 +258,7 @@ impl Database {
             plans: Plans::default(),
             works: Works::new(names.iter().cloned()),
             moves: Moves::new(config.planted_move),
+            migrations: Migrations::new(config.planted_migration),
             indexes,
             held: Arc::default(),
             tenants,
@@ -276,6 +281,7 @@ impl Database {
         database.forget_joins().await?;
         database.start_indexes(config.verify_indexes_every);
         database.resume_moves().await?;
+        database.resume_migrations().await?;
         database.resume_drains();
         database.renew_figures();
         Ok(database)
@@ -463,7 +469,8 @@ impl Database {
     pub async fn close(&self) -> Result<(), SqlError> {
         self.closing.store(true, Ordering::SeqCst);
         let deadline = self.env.elapsed() + CLOSE_LIMIT;
-        let busy = || self.active.load(Ordering::SeqCst) > 0 || self.coordinator.is_busy() || self.moves.end();
+        let drives = || self.moves.end() | self.migrations.end();
+        let busy = || self.active.load(Ordering::SeqCst) > 0 || self.coordinator.is_busy() || drives();
         while busy() && self.env.elapsed() < deadline {
             self.env.sleep(CLOSE_POLL).await;
         }

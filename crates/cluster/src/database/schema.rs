@@ -68,6 +68,7 @@ struct Own {
     /// With groups that are new, and the record that it was made from.
     routing: Option<(Arc<RoutingPolicy>, Record)>,
     numbers: Numbers,
+    with: Transaction,
 }
 
 type Positions = BTreeMap<String, Position>;
@@ -173,6 +174,14 @@ pub(crate) struct Change {
     pub(crate) changes: Vec<SchemaChange>,
     /// Sequences whose next number becomes this one.
     pub(crate) restarts: Vec<(String, i64)>,
+    /// What else the catalog records with the decision, and what must hold for it.
+    pub(crate) with: Transaction,
+}
+
+impl Change {
+    pub(crate) fn of(changes: Vec<SchemaChange>, restarts: Vec<(String, i64)>) -> Change {
+        Change { changes, restarts, with: Transaction::new() }
+    }
 }
 
 /// What a change makes of the schema that a transaction has, and what each shard does for it.
@@ -212,6 +221,7 @@ impl Database {
         debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
         self.check_joining()?;
         self.check_moves(&change.changes).await?;
+        self.check_migrations(&change.changes).await?;
         self.drain_before(&guard.schema, &change.changes).await?;
         let from = guard.schema.version;
         let applied = guard.schema.apply(&change.changes);
@@ -222,10 +232,13 @@ impl Database {
         let fences = |shard: &ShardId| routing.as_ref().map_or(Vec::new(), |(policy, _)| routing::owned(policy, shard));
         let step = |shard: &ShardId| SchemaStep { from, changes: change.changes.clone(), fences: fences(shard) };
         let steps = self.members().names().map(|shard| (shard.clone(), step(shard))).collect();
+        let mut with = guard.own.as_ref().map_or_else(Transaction::new, |own| own.with.clone());
+        with.conditions.extend(change.with.conditions.iter().cloned());
+        with.writes.extend(change.with.writes.iter().cloned());
         let guard = SchemaGuard {
             schema: Arc::new(next),
             edition: Edition::Own(self.next_txn().0),
-            own: Some(Own { routing, numbers }),
+            own: Some(Own { routing, numbers, with }),
             hold: guard.hold.clone(),
         };
         Ok(Next { guard, steps })
@@ -298,6 +311,8 @@ impl Turnover {
     pub(crate) fn writes(&self) -> Result<Transaction, SqlError> {
         let mut transaction = Transaction::new().put_json(key(), &*self.guard.schema).map_err(catalog_error)?;
         let Some(own) = &self.guard.own else { return Ok(transaction) };
+        transaction.conditions.extend(own.with.conditions.iter().cloned());
+        transaction.writes.extend(own.with.writes.iter().cloned());
         if let Some((policy, stored)) = &own.routing {
             transaction = transaction.when(stored.unchanged());
             let before: RoutingPolicy = stored.json().map_err(catalog_error)?;

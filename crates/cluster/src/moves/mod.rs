@@ -37,7 +37,7 @@ mod driver;
 mod lane;
 mod mirror;
 mod operate;
-mod pace;
+pub(crate) mod pace;
 mod rebalance;
 pub(crate) mod store;
 mod switch;
@@ -205,6 +205,7 @@ impl Database {
         let _gate = self.indexes.gate.lock().await;
         let (plan, policy) = self.draft_move(order).await?;
         self.check_builds(&plan.units, &policy)?;
+        self.check_no_migration(&plan.units, &policy).await?;
         store::create(self.catalog().as_ref(), &plan, &policy).await?;
         tracing::info!(plan = %plan.id, source = %plan.source_shard, target = %plan.target_shard, units = %plan.units,
             phase = plan.phase.name(), "move planned");

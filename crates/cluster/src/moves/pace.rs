@@ -24,28 +24,28 @@ const MAX_REST: Duration = Duration::from_millis(100);
 
 /// Decides the size of the next batch from how the last one went.
 #[derive(Debug, Clone)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     rows: usize,
 }
 
 /// Whether somebody else worked on one of the shards meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Others {
+pub(crate) enum Others {
     Idle,
     Working,
 }
 
 impl Pace {
-    pub(super) fn new() -> Pace {
+    pub(crate) fn new() -> Pace {
         Pace { rows: FIRST_ROWS }
     }
 
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Learns from a batch of `rows`, and says how long to rest.
-    pub(super) fn learn(&mut self, rows: usize, took: Duration, others: Others) -> Duration {
+    pub(crate) fn learn(&mut self, rows: usize, took: Duration, others: Others) -> Duration {
         let wanted = if others == Others::Working { SHORT } else { LONG };
         let took = took.max(Duration::from_micros(1));
         let fitting = rows as f64 * wanted.as_secs_f64() / took.as_secs_f64();

@@ -34,6 +34,7 @@ mod copy;
 mod cursor;
 mod indexes;
 pub(crate) mod known;
+mod migrations;
 mod moves;
 pub(crate) mod plans;
 mod progress;

@@ -74,7 +74,9 @@ impl Session {
             Utility::Shard(_) => Err(SqlError::new("42501", "permission denied to manage shards")),
             _ if rank != Rank::Tenant => Ok(()),
             Utility::Index(_) => Err(SqlError::new("42501", "permission denied to manage indexes")),
-            Utility::Ddl(_) => Err(SqlError::new("42501", "permission denied to change the schema")),
+            Utility::Ddl(_) | Utility::Migration(_) => {
+                Err(SqlError::new("42501", "permission denied to change the schema"))
+            }
             Utility::ShowIsles(ShowIsles::Shards | ShowIsles::Routes) => {
                 Err(SqlError::new("42501", "permission denied to see shards and routes"))
             }

@@ -384,7 +384,7 @@ fn children_first(schema: &Schema) -> Vec<String> {
     let mut left: BTreeSet<&str> = schema
         .tables
         .values()
-        .filter(|table| table.kind == TableKind::Tenant)
+        .filter(|table| table.kind == TableKind::Tenant && !table.is_internal())
         .map(|table| table.name.as_str())
         .collect();
     let mut ordered = Vec::new();

@@ -61,6 +61,7 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
         Utility::Plan(statement) => Some(super::moves::fields(statement)),
         Utility::Shard(statement) => super::shards::fields(statement),
         Utility::Index(statement) => super::indexes::fields(statement),
+        Utility::Migration(statement) => super::migrations::fields(statement),
         _ => None,
     }
 }
@@ -146,6 +147,7 @@ impl Session {
             Utility::Plan(statement) => self.plan(statement).await,
             Utility::Shard(statement) => self.change_shards(statement).await,
             Utility::Index(statement) => self.index(statement).await,
+            Utility::Migration(statement) => self.migrate(statement).await,
         }
     }
 
@@ -463,7 +465,7 @@ impl Session {
         let Some(guard) = guard else { return Ok(()) };
         let sequences = restart.iter().filter_map(|name| guard.schema.sequences.get(name));
         let restarts = sequences.map(|sequence| (sequence.name.clone(), sequence.start)).collect();
-        self.change_schema(&Change { changes: Vec::new(), restarts }, &bounds).await
+        self.change_schema(&Change::of(Vec::new(), restarts), &bounds).await
     }
 
     /// Changes the schema: in the open transaction, or in one of its own, which is begun again if it conflicts.
@@ -513,7 +515,7 @@ impl Session {
         drop(guard);
         if !change.changes.is_empty() || !change.restarts.is_empty() {
             let changes = self.with_computed_defaults(&change).await?;
-            self.change_schema(&Change { changes, restarts: change.restarts.clone() }, &bounds).await?;
+            self.change_schema(&Change::of(changes, change.restarts.clone()), &bounds).await?;
         }
         self.notices.extend(change.notices.iter().map(|notice| ("NOTICE", notice.clone())));
         let Some(sql) = &change.then else { return done(change.tag) };
@@ -625,7 +627,7 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
         };
         vec![Value::text(table.name.as_str()), Value::text(kind), group, shard_by, buckets]
     };
-    schema.tables.values().filter(|table| !table.has_entries()).map(row).collect()
+    schema.tables.values().filter(|table| !table.is_internal()).map(row).collect()
 }
 
 fn show_limits() -> Vec<Vec<Value>> {

@@ -110,6 +110,11 @@ impl Print<'_> {
             }
             SchemaChange::AlterColumn { table, column, convert } => self.alter_column(table, column, convert.as_ref()),
             SchemaChange::Rekey { table, .. } => self.rekey(table),
+            // Keys go with their table, and the names without namespaces are the same.
+            SchemaChange::ReplaceTable { table, by, aside } => {
+                let to = |other: &str| format!("SET SCHEMA {}", quote(relation_parts(other).0));
+                vec![alter(table, &to(aside)), alter(by, &to(table))]
+            }
             SchemaChange::CreateKey { table, key } => {
                 self.next.tables.get(table).map(|table| create_key(table, key)).into_iter().collect()
             }

@@ -225,6 +225,20 @@ impl Snapshot for PgSnapshot {
         Ok(digest)
     }
 
+    async fn count(&mut self, range: &KeyRange) -> Result<u64> {
+        let table = self.schema.table(&range.table)?;
+        let mut query = Query::default();
+        let filter = filter(table, range, &mut query)?;
+        query.text = format!("SELECT count(*) FROM {}{filter}", table_name(&table.name));
+        let mut rows = 0;
+        let take = |row: tokio_postgres::Row| {
+            rows = row.get::<_, i64>(0) as u64;
+            Ok(())
+        };
+        self.each_row(&query, take).await?;
+        Ok(rows)
+    }
+
     async fn tenants(
         &mut self,
         table: &str,

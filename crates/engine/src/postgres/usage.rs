@@ -22,7 +22,9 @@ async fn rows(conn: &Conn, sql: &str, params: &[&str]) -> Result<Vec<tokio_postg
 
 /// In an open snapshot.
 pub(super) async fn usage(conn: &Conn, schema: &Schema, range: &TenantRange, limit: usize) -> Result<UsagePage> {
-    let tables: Vec<&Table> = schema.tables.values().filter(|table| table.kind == TableKind::Tenant).collect();
+    // Rows of a copy that is being made are not yet anybody's.
+    let counts = |table: &&Table| table.kind == TableKind::Tenant && !table.is_internal();
+    let tables: Vec<&Table> = schema.tables.values().filter(counts).collect();
     let (tenant, condition) = (quote(TENANT_KEY_COLUMN), range.condition());
     let params: Vec<&str> = condition.iter().map(|(_, key)| *key).collect();
     let filter = condition.map_or("true".into(), |(operator, _)| format!("{tenant} {operator} $1"));

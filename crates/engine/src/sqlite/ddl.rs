@@ -151,7 +151,7 @@ pub(super) fn create_key(table: &Table, key: &Key) -> String {
     let filter = key.predicate.as_ref().map_or(String::new(), |only| format!(" WHERE {}", only.sqlite));
     format!(
         "CREATE {unique}INDEX {} ON {} ({}){filter}",
-        quoted(&table.key_relation(&key.name)),
+        quoted(&table.stored_key(key)),
         quoted(&table.name),
         parts.join(", ")
     )

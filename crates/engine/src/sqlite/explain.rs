@@ -109,7 +109,7 @@ fn duplicate(text: &str, schema: &Schema) -> Option<SqlError> {
         };
         let mut keys = table.keys.iter().filter(|key| key.is_unique_on_shard());
         let name = match index {
-            Some(index) => keys.find(|key| table.key_relation(&key.name) == index)?.name.clone(),
+            Some(index) => keys.find(|key| table.stored_key(key) == index)?.name.clone(),
             None if listed(&table.primary_key) == what => table.primary_key_name(),
             None => keys.find(|key| listed(&key.columns) == what)?.name.clone(),
         };

@@ -79,7 +79,8 @@ use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use crate::shard::{
     Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, MAX_APPLY_ROWS,
-    MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_purge,
+    MAX_STATEMENTS, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_is_copy,
+    check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -557,6 +558,13 @@ impl Shard for SqliteShard {
         check_purge(rows)?;
         let (table, tenant) = (table.to_string(), tenant.clone());
         self.write(OWN_WRITE_TIME, move |writer| usage::purge(writer, &table, &tenant, rows)).await
+    }
+
+    async fn empty_copy(&self, table: &str, rows: usize) -> Result<u64> {
+        check_is_copy(table)?;
+        check_purge(Some(rows))?;
+        let table = table.to_string();
+        self.submit(OWN_WRITE_TIME, Company::Applier, move |writer| usage::empty(writer, &table, rows)).await
     }
 
     async fn apply_schema(&self, from: SchemaVersion, changes: Vec<SchemaChange>) -> Result<Arc<Schema>> {

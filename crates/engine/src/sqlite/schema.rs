@@ -147,6 +147,7 @@ impl Change<'_> {
             }
             SchemaChange::AlterColumn { table, column, convert } => self.alter_column(table, column, convert.as_ref()),
             SchemaChange::Rekey { table, .. } => self.rekey(table),
+            SchemaChange::ReplaceTable { table, by, aside } => self.replace_table(table, by, aside),
             SchemaChange::CreateKey { table, key } => self.create_key(self.next.table(table)?, key),
             SchemaChange::DropKey { table, key } => self.drop_key(table, key),
             SchemaChange::RenameKey { table, key, to } => self.rename_key(table, key, to),
@@ -210,6 +211,20 @@ impl Change<'_> {
         self.db.own_text("UPDATE _isles_row_version SET name = $1 WHERE name = $2", &names, &[]).map(drop)
     }
 
+    /// Indexes keep the names that they have. Versions of the copy's rows are of its stream, and go with it.
+    fn replace_table(&mut self, table: &str, by: &str, aside: &str) -> Result<()> {
+        for one in [table, by] {
+            self.drop_view(self.old.table(one)?)?;
+        }
+        for (from, to) in [(table, aside), (by, table)] {
+            self.sql(&format!("ALTER TABLE {} RENAME TO {}", quoted(from), quoted(to)))?;
+        }
+        for one in [table, aside] {
+            self.create_view(self.next.table(one)?)?;
+        }
+        Ok(())
+    }
+
     fn add_column(&mut self, table: &str, column: &Column) -> Result<()> {
         let has_value = column.nullable || column.default.as_ref().is_some_and(|value| !value.is_null());
         if !has_value {
@@ -255,7 +270,11 @@ impl Change<'_> {
     }
 
     fn drop_key(&mut self, table: &str, key: &str) -> Result<()> {
-        self.sql(&format!("DROP INDEX {}", quoted(&self.old.table(table)?.key_relation(key))))
+        let table = self.old.table(table)?;
+        match table.keys.iter().find(|known| known.name == key) {
+            Some(key) => self.sql(&format!("DROP INDEX {}", quoted(&table.stored_key(key)))),
+            None => Ok(()),
+        }
     }
 
     fn rename_key(&mut self, table: &str, key: &str, to: &str) -> Result<()> {

@@ -97,6 +97,17 @@ impl Snapshot for SqliteSnapshot {
         self.job(DIGEST_TIME, work).await
     }
 
+    async fn count(&mut self, range: &KeyRange) -> Result<u64> {
+        let table = self.schema.table(&range.table)?.clone();
+        let RangeQuery { sql, params, .. } = RangeQuery::new(&table, range, None)?;
+        let sql = format!("SELECT count(*) FROM ({sql})");
+        let count = move |db: &mut Db| match db.own_text(&sql, &params, &[DataType::Int8])?.pop().as_deref() {
+            Some([Value::Int(rows)]) => Ok(*rows as u64),
+            _ => Err(ShardError::invalid("a count has one row")),
+        };
+        self.job(DIGEST_TIME, count).await
+    }
+
     async fn tenants(
         &mut self,
         table: &str,

@@ -15,7 +15,9 @@ use isles_kernel::value::{DataType, Value};
 use std::collections::BTreeMap;
 
 pub(super) fn usage(db: &mut Db, schema: &Schema, range: &TenantRange, limit: usize) -> Result<UsagePage> {
-    let tables: Vec<&Table> = schema.tables.values().filter(|table| table.kind == TableKind::Tenant).collect();
+    // Rows of a copy that is being made are not yet anybody's.
+    let counts = |table: &&Table| table.kind == TableKind::Tenant && !table.is_internal();
+    let tables: Vec<&Table> = schema.tables.values().filter(counts).collect();
     let condition = range.condition();
     let mut params: Vec<Value> = condition.iter().map(|(_, key)| Value::text(*key)).collect();
     let mut filter = condition.map_or("1".into(), |(operator, _)| format!("{TENANT_KEY_COLUMN} {operator} $1"));
@@ -97,6 +99,15 @@ pub(super) fn purge(writer: &mut Writer, table: &str, tenant: &Option<TenantId>,
     };
     let statement = Statement::new(sql, vec![Value::text(tenant_key(tenant))]);
     Ok(writer.db.run_own(&statement, &Limits::default())?.affected)
+}
+
+/// Deletes some rows of a table, by key, and captures nothing.
+pub(super) fn empty(writer: &mut Writer, table: &str, rows: usize) -> Result<u64> {
+    let schema = writer.state.schema.clone();
+    let table = schema.table(table)?;
+    let (name, key) = (ddl::quoted(&table.name), ddl::quoted_list(&table.physical_key()));
+    let sql = format!("DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} LIMIT {rows})");
+    Ok(writer.applier()?.run_own(&Statement::new(sql, Vec::new()), &Limits::default())?.affected)
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 use crate::fixtures::{Options, World};
 use crate::given::*;
 use isles_engine::error::ShardError;
-use isles_engine::shard::Engine;
+use isles_engine::shard::{ActsFor, Batch, Engine, Incoming, KeyRange, Request, RowVersion, Scope, Statement};
 use isles_kernel::change::Op;
-use isles_kernel::names::SchemaVersion;
+use isles_kernel::names::{RoutingVersion, SchemaVersion, Seq, TenantId};
 use isles_kernel::schema::{
-    Check, Column, CommentOn, Expression, ForeignKey, Key, KeyOver, KeyPart, OnChange, SchemaChange, Sequence, SqlType,
-    TableKind, View,
+    Check, Column, CommentOn, Expression, ForeignKey, Key, KeyOver, KeyPart, OnChange, Schema, SchemaChange, Sequence,
+    SqlType, TableKind, Unit, View,
 };
 use isles_kernel::value::{DataType, Value};
 
@@ -53,6 +53,64 @@ pub(crate) async fn a_renamed_table_keeps_its_rows_and_who_refers_to_it(world: W
     let tables: Vec<String> = db.log_after(start).await.into_iter().map(|change| change.table).collect();
     assert!(tables.contains(&"elders".to_string()) && tables.contains(&"children".to_string()), "{tables:?}");
     assert_eq!(tables.len(), 2);
+}
+
+/// A copy takes the place of its table with its rows and keys, and nothing of it is in the log: no row has changed. What was
+/// replaced can be emptied without a trace, and goes; what is no copy cannot be emptied.
+pub(crate) async fn a_copy_takes_the_place_of_its_table(world: World) {
+    let mut users = users();
+    users.keys = vec![Key::unique("users_email", &["id", "email"]), Key::index("users_n", &["n"])];
+    let db = world.shard_with(vec![users.clone()]).await;
+    db.must("INSERT INTO users (_bucket, id, email, n) VALUES (1, 1, 'a', 1), (2, 2, 'b', 2)", vec![]).await;
+    let before = db.schema().await.unwrap();
+    let copy = before.new_copy(&users, TableKind::Tenant);
+    db.alter(copy.changes.clone()).await;
+    let start = db.listen().await;
+    let unit = Unit::Tenant(Some(TenantId::new("acme").unwrap()));
+    let row = vec![Value::Int(1), Value::text("a"), Value::Int(1)];
+    let version = RowVersion { epoch: RoutingVersion(1), seq: Seq(1) };
+    let key = vec![Value::text("acme"), Value::Int(1)];
+    let incoming = Incoming { table: copy.copy.clone(), unit, key, version, row: Some(row) };
+    db.apply(Batch::new(&stream("copy"), vec![incoming])).await.unwrap();
+    let (table, by, aside) = ("users".into(), copy.copy.clone(), copy.aside.clone());
+    db.alter(vec![SchemaChange::ReplaceTable { table, by, aside }]).await;
+    let mut snapshot = db.snapshot().await.unwrap();
+    assert_eq!(snapshot.count(&KeyRange::table("users")).await.unwrap(), 1);
+    assert_eq!(snapshot.count(&KeyRange::table(&copy.aside)).await.unwrap(), 2);
+    let some = Scope::Buckets(users_group(), vec![2..=3]);
+    assert_eq!(snapshot.count(&KeyRange::table(&copy.aside).within(some)).await.unwrap(), 1);
+    drop(snapshot);
+    let refused = db.empty_copy("users", 10).await.expect_err("it is no copy");
+    assert!(matches!(refused, ShardError::Invalid(_)), "{refused:?}");
+    let emptied = db.empty_copy(&copy.aside, 10).await.unwrap();
+    assert_eq!(emptied, if db.engine() == Engine::Sqlite { 2 } else { 0 });
+    assert_eq!(db.empty_copy(&copy.aside, 10).await.unwrap(), 0);
+    db.alter(Schema::without_copy(copy.number, &copy.aside)).await;
+    assert!(db.log_after(start).await.is_empty(), "no row has changed");
+    // Its keys are there under their names, also when they are changed.
+    let twice = "INSERT INTO users (_shard, id, email, n) VALUES ('acme', 1, 'z', 3)";
+    let twice = if db.engine() == Engine::Sqlite {
+        twice.replace("_shard,", "_tenant, _shard,").replace("('acme',", "('acme', 'acme',")
+    } else {
+        twice.into()
+    };
+    let error =
+        db.execute(Request::write(claim(), vec![Statement::new(twice, vec![]).writing()]).acting_for(acme())).await;
+    assert_eq!(sqlstate(&error.expect_err("the key is taken")), "23505");
+    let key = |key: &str| ("users".to_string(), key.to_string());
+    let ((table, key), (table2, key2)) = (key("users_n"), key("users_email"));
+    db.alter(vec![
+        SchemaChange::RenameKey { table, key, to: "by_n".into() },
+        SchemaChange::DropKey { table: table2, key: key2 },
+    ])
+    .await;
+    let after = db.schema().await.unwrap();
+    assert_eq!(after.tables["users"].keys, [Key::index("by_n", &["n"])]);
+    assert!(after.namespaces.is_empty());
+}
+
+fn acme() -> ActsFor {
+    ActsFor::Tenant(Some(TenantId::new("acme").unwrap()))
 }
 
 pub(crate) async fn tables_of_one_name_in_two_namespaces_are_apart(world: World) {

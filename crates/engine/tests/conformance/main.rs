@@ -335,6 +335,7 @@ on_both_engines! {
     }
     alterations {
         a_renamed_table_keeps_its_rows_and_who_refers_to_it,
+        a_copy_takes_the_place_of_its_table,
         tables_of_one_name_in_two_namespaces_are_apart,
         a_renamed_key_column_is_captured_under_its_new_name,
         an_altered_column_has_its_new_shape_and_old_values,

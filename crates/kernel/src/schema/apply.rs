@@ -7,12 +7,12 @@
 use super::{
     BUCKET_COLUMN, Column, CommentOn, Expression, ForeignKey, HIDDEN_KEY_COLUMN, INDEX_NAMESPACE, Key, KeyOver,
     MAX_COLUMNS, MAX_IDENTIFIER_BYTES, MAX_KEY_COLUMNS, MAX_TABLES, Object, PUBLIC, RESERVED_PREFIX, Schema,
-    SchemaChange, SchemaError, Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, nextval_default,
-    relation_name, relation_parts,
+    SchemaChange, SchemaError, Sequence, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, is_copy_namespace,
+    nextval_default, relation_name, relation_parts,
 };
 use crate::value::DataType;
 
-type Result<T> = std::result::Result<T, SchemaError>;
+pub(super) type Result<T> = std::result::Result<T, SchemaError>;
 
 /// Namespaces that are there and hold nothing of a client's.
 const RESERVED_NAMESPACES: [&str; 3] = ["pg_catalog", "information_schema", "pg_toast"];
@@ -40,6 +40,7 @@ impl Schema {
             SchemaChange::Rekey { table, kind, primary_key, name } => {
                 self.rekey(table, kind, primary_key, name.as_deref())
             }
+            SchemaChange::ReplaceTable { table, by, aside } => self.replace_table(table, by, aside),
             SchemaChange::CreateKey { table, key } => self.create_key(table, key),
             SchemaChange::DropKey { table, key } => self.drop_key(table, key),
             SchemaChange::RenameKey { table, key, to } => self.rename_key(table, key, to),
@@ -85,7 +86,7 @@ impl Schema {
     }
 
     fn create_namespace(&mut self, name: &str) -> Result<()> {
-        if name != INDEX_NAMESPACE {
+        if name != INDEX_NAMESPACE && !is_copy_namespace(name) {
             check_name(name)?;
         }
         if name.contains('.') {
@@ -120,7 +121,7 @@ impl Schema {
     }
 
     /// The name of a relation, in a namespace that is there.
-    fn check_relation_name(&self, relation: &str) -> Result<()> {
+    pub(super) fn check_relation_name(&self, relation: &str) -> Result<()> {
         let (namespace, name) = relation_parts(relation);
         if namespace != PUBLIC && !self.namespaces.contains(namespace) {
             return Err(SchemaError::NoNamespace(namespace.into()));
@@ -379,7 +380,9 @@ impl Schema {
         self.check_free(&self.table(name)?.key_relation(to))?;
         self.edit(name, |table| {
             let found = table.keys.iter_mut().find(|k| k.name == key);
-            found.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?.name = to.into();
+            let found = found.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?;
+            // It is made anew, under its own name.
+            (found.name, found.stored) = (to.into(), None);
             Ok(())
         })?;
         self.rename_constraint_comments(name, key, to);
@@ -579,7 +582,7 @@ impl Schema {
         self.comments.sort();
     }
 
-    fn check_free(&self, name: &str) -> Result<()> {
+    pub(super) fn check_free(&self, name: &str) -> Result<()> {
         if self.is_taken(name) { Err(SchemaError::Exists(name.into())) } else { Ok(()) }
     }
 
@@ -686,7 +689,7 @@ fn in_shard_key(table: &Table, column: &str) -> bool {
     }
 }
 
-fn no_table(name: &str) -> SchemaError {
+pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
@@ -694,7 +697,7 @@ fn no_constraint(table: &str, constraint: &str) -> SchemaError {
     SchemaError::NoConstraint { table: table.into(), constraint: constraint.into() }
 }
 
-fn invalid<T>(message: String) -> Result<T> {
+pub(super) fn invalid<T>(message: String) -> Result<T> {
     Err(SchemaError::Invalid(message))
 }
 
@@ -718,7 +721,7 @@ fn check_columns(table: &Table, columns: &[String]) -> Result<()> {
     }
 }
 
-fn check_table(table: &Table) -> Result<()> {
+pub(super) fn check_table(table: &Table) -> Result<()> {
     if table.columns.is_empty() || table.columns.len() > MAX_COLUMNS {
         return invalid(format!("a table has 1 to {MAX_COLUMNS} columns"));
     }

@@ -192,6 +192,46 @@ async fn what_is_wrong_has_its_status_and_its_code() {
     assert_eq!(world.get(&format!("{split}/{id}")).1["data"]["phase"], "planning", "nothing has happened to it");
 }
 
+/// A table becomes a tenant table by HTTP: tried, begun, watched; and what makes no sense is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_becomes_a_tenant_table() {
+    let world = World::start(SQLITE).await;
+    let made = "CREATE TABLE letters (id int PRIMARY KEY, owner text); \
+                INSERT INTO letters SELECT n, 'tenant ' || (n % 3)::text FROM generate_series(1, 30) AS s(n)";
+    world.admin.batch_execute(made).await.unwrap();
+    let order = json!({"table": "letters", "tenantBy": "owner"});
+    let (status, tried) =
+        world.post("/admin/migrations", &json!({"table": "letters", "tenantBy": "owner", "dryRun": true}));
+    assert_eq!((status, &tried["data"]["rows"], &tried["data"]["tenants"]), (200, &json!(30), &json!(3)));
+    assert_eq!(world.get("/admin/migrations").1["data"], json!([]));
+    for (body, status) in [
+        (json!({"table": "letters"}), 400),
+        (json!({"table": "nothing", "tenantBy": "owner"}), 404),
+        (json!({"table": "letters", "tenantBy": "owner", "more": 1}), 400),
+    ] {
+        assert_eq!(world.post("/admin/migrations", &body).0, status, "{body}");
+    }
+    assert_eq!(world.verb("DELETE", "/admin/migrations/letters"), 404);
+    let (status, begun) = world.post("/admin/migrations", &order);
+    assert_eq!(
+        (status, &begun["data"]["table"], &begun["data"]["tenantBy"]),
+        (202, &json!("letters"), &json!("owner"))
+    );
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let seen = world.get("/admin/migrations").1["data"][0].clone();
+        if seen["state"] == "done" {
+            assert_eq!((&seen["rowsCopied"], &seen["error"]), (&json!(30), &Value::Null));
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{seen}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    world.admin.batch_execute("SET isles.tenant = 'tenant 1'").await.unwrap();
+    let rows = world.admin.query("SELECT id FROM letters", &[]).await.unwrap();
+    assert_eq!(rows.len(), 10);
+}
+
 /// I-59: who is nobody is 401, and who is not an administrator 403, on every path that is described; and every path and
 /// verb that is described is there.
 #[tokio::test(flavor = "multi_thread")]
@@ -211,7 +251,7 @@ async fn every_path_is_described_and_asks_who_it_is() {
     for (path, verbs) in described["paths"].as_object().unwrap() {
         for (verb, operation) in verbs.as_object().unwrap() {
             for action in actions(operation) {
-                let path = path.replace("{id}", "m0").replace("{shard}", "s0");
+                let path = path.replace("{id}", "m0").replace("{shard}", "s0").replace("{table}", "notes");
                 let path = path.replace("{name}", "users_name").replace("{action}", action);
                 let status = |who| world.request(&verb.to_uppercase(), &path, who, "{}").0;
                 if !path.starts_with("/admin") {

@@ -125,12 +125,13 @@ fn only_target(statement: Statement) -> Option<(Expr, RelationRef)> {
 }
 
 /// What may not stand in an expression that is computed for one row at a time, now and for ever.
-fn check_plain(expr: &Expr, purpose: Purpose) -> Result<()> {
+pub(super) fn check_plain(expr: &Expr, purpose: Purpose) -> Result<()> {
     let (place, one) = match purpose {
         Purpose::Check => ("check constraints", "check constraint"),
         Purpose::IndexPredicate => ("index predicates", "index predicate"),
         Purpose::IndexKey => ("index expressions", "index expression"),
         Purpose::Convert(_) => ("transform expressions", "transform expression"),
+        Purpose::Tenant => ("tenant expressions", "tenant expression"),
     };
     let mut found = Ok(());
     let mut note = |error: SqlError| found = std::mem::replace(&mut found, Ok(())).and(Err(error));
@@ -166,11 +167,17 @@ fn must_be_immutable(place: &str) -> SqlError {
     SqlError::new("42P17", format!("functions in {place} must be marked IMMUTABLE"))
 }
 
-fn typed(binder: &mut Binder<'_>, expr: Expr, purpose: Purpose) -> Result<Expr> {
+pub(super) fn typed(binder: &mut Binder<'_>, expr: Expr, purpose: Purpose) -> Result<Expr> {
     let clause = match purpose {
         Purpose::Check => "CHECK",
         Purpose::IndexPredicate => "WHERE",
         Purpose::IndexKey => return Ok(expr),
+        Purpose::Tenant => {
+            let ty = builtins::type_name(expr.ty.oid);
+            let refused =
+                SqlError::new("42804", format!("a tenant's name is a text, and the expression is of type {ty}"));
+            return binder.coerce_to_target(expr, Type::of(types::TEXT), CastContext::Assignment)?.ok_or(refused);
+        }
         Purpose::Convert(ty) => {
             let refused = SqlError::new("42804", "the expression cannot be converted to the column's new type");
             return binder.coerce_to_target(expr, ty, CastContext::Assignment)?.ok_or(refused);

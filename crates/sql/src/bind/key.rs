@@ -35,19 +35,27 @@ impl BoundKey {
 
     /// The same with something else in the place of each column: a column of a relation, a parameter.
     pub(crate) fn over(&self, put: impl Fn(usize) -> ExprKind) -> BoundKey {
-        struct Put<F>(F);
-        impl<F: Fn(usize) -> ExprKind> Rewriter for Put<F> {
-            fn expr(&mut self, expr: &mut Expr) {
-                match expr.kind {
-                    ExprKind::Column { column, .. } => expr.kind = self.0(column),
-                    _ => rewrite::expr(self, expr),
-                }
-            }
-        }
         let (mut key, mut put) = (self.clone(), Put(put));
         key.parts.iter_mut().chain(&mut key.predicate).for_each(|expr| put.expr(expr));
         key
     }
+}
+
+/// Puts something else in the place of each column.
+struct Put<F>(F);
+
+impl<F: Fn(usize) -> ExprKind> Rewriter for Put<F> {
+    fn expr(&mut self, expr: &mut Expr) {
+        match expr.kind {
+            ExprKind::Column { column, .. } => expr.kind = self.0(column),
+            _ => rewrite::expr(self, expr),
+        }
+    }
+}
+
+/// Makes a parameter of each column, by its number.
+pub(super) fn over_params(expr: &mut Expr) {
+    Put(ExprKind::Param).expr(expr);
 }
 
 /// A column, of no relation in particular.

@@ -12,6 +12,7 @@
 //!   * `from`     FROM clauses; `lockstep` several arrays taken apart at once; `query` SELECT, VALUES and set operations; `group` what grouping allows
 //!   * `write`    INSERT, UPDATE, DELETE
 //!   * `key`      what a key of a table is over
+//!   * `tenant`   which tenant a row is given to
 //!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
@@ -41,6 +42,7 @@ mod origin;
 mod query;
 mod resolve;
 mod scope;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod typename;
@@ -50,6 +52,7 @@ mod write;
 
 pub(crate) use key::BoundKey;
 pub use origin::Origin;
+pub(crate) use tenant::tenant_expression;
 pub use write::ROW_ID;
 
 use crate::parse::{OwnStatement, Parsed};
@@ -146,6 +149,10 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
             OwnStatement::Index(order) => {
                 let expressions = expressions::OfBinder(context);
                 utility::ordered(&order, &context.for_utility(&expressions))?
+            }
+            OwnStatement::Migration(order) => {
+                let expressions = expressions::OfBinder(context);
+                utility::ordered_migration(&order, &context.for_utility(&expressions))?
             }
         };
         let statement = BoundStatement::Other(Box::new(utility));

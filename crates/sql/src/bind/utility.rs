@@ -9,6 +9,7 @@
 
 mod copy;
 mod indexes;
+mod migrations;
 mod roles;
 mod session;
 #[cfg(test)]
@@ -22,6 +23,8 @@ pub(super) use indexes::ordered;
 pub use indexes::{IndexName, IndexStatement};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::Schema;
+pub use migrations::MigrationStatement;
+pub(super) use migrations::ordered_migration;
 use pg_raw_parse::Node;
 
 /// What binding is given.
@@ -131,6 +134,8 @@ pub enum Utility {
     Shard(ShardStatement),
     /// Global indexes.
     Index(IndexStatement),
+    /// Tables that become tenant tables.
+    Migration(MigrationStatement),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -363,6 +368,7 @@ impl Utility {
             Utility::Plan(statement) => statement.command_tag(),
             Utility::Shard(statement) => statement.command_tag(),
             Utility::Index(statement) => statement.command_tag(),
+            Utility::Migration(statement) => statement.command_tag(),
         }
     }
 }
@@ -407,6 +413,9 @@ pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> 
         Node::DropRoleStmt(statement) => roles::drop(statement),
         Node::GrantStmt(statement) => roles::grant(statement),
         Node::GrantRoleStmt(statement) => roles::membership(statement),
+        Node::AlterTableStmt(statement) if let Some(migration) = migrations::alter(statement, context)? => {
+            Ok(migration)
+        }
         other => match ddl::bind(other, context)? {
             Some(change) => Ok(Utility::Ddl(Box::new(change))),
             None => Err(refused(other)),

@@ -1,5 +1,5 @@
-//! Statements that PostgreSQL's grammar does not know: tenants, moves ([`moves`]), shards ([`shards`]) and global
-//! indexes ([`indexes`]).
+//! Statements that PostgreSQL's grammar does not know: tenants, moves ([`moves`]), shards ([`shards`]), global
+//! indexes ([`indexes`]), and tables that become tenant tables ([`migrations`]).
 //!
 //!     CREATE TENANT [IF NOT EXISTS] name [WITH (quota = value, …)]
 //!     ALTER TENANT name SET (quota = value, …) │ RESET (quota, …)
@@ -12,10 +12,12 @@
 //! applications give them.
 
 mod indexes;
+mod migrations;
 mod moves;
 mod shards;
 
 pub use indexes::{IndexOrder, IndexVerb};
+pub use migrations::MigrationOrder;
 pub use moves::{MoveOrder, MoveStatement};
 pub use shards::ShardStatement;
 
@@ -33,6 +35,7 @@ pub enum OwnStatement {
     Move(MoveStatement),
     Shard(ShardStatement),
     Index(IndexOrder),
+    Migration(MigrationOrder),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +84,10 @@ pub(super) fn begins(sql: &str) -> bool {
     match first.as_str() {
         "create" | "alter" => ["tenant", "move", "shard"].contains(&second.as_str()),
         "drop" => ["tenant", "shard"].contains(&second.as_str()),
-        "show" => ["tenant", "tenants", "move", "moves", "routing", "rebalance"].contains(&second.as_str()),
+        "show" => {
+            ["tenant", "tenants", "move", "moves", "routing", "rebalance", "migrations"].contains(&second.as_str())
+        }
+        "check" | "cancel" => second == "migration",
         "verify" => second == "index",
         "wait" => second == "for",
         _ => false,
@@ -92,7 +98,7 @@ pub(super) fn begins(sql: &str) -> bool {
 pub(super) fn pieces(sql: &str) -> Result<Option<Vec<Range<usize>>>, SqlError> {
     // Most texts are told apart without a look at their tokens.
     let has = |word: &str| sql.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
-    if !["tenant", "move", "routing", "shard", "rebalance", "verify", "wait"].into_iter().any(has) {
+    if !["tenant", "move", "routing", "shard", "rebalance", "verify", "wait", "migration"].into_iter().any(has) {
         return Ok(None);
     }
     check_bounds(sql)?;
@@ -329,6 +335,7 @@ pub(super) fn parse(sql: &str) -> Result<OwnStatement, SqlError> {
     let statement = match object.as_str() {
         "tenant" | "tenants" => OwnStatement::Tenant(tenant(&verb, &object, &mut tokens)?),
         "index" | "for" => OwnStatement::Index(indexes::parse(&verb, &mut tokens)?),
+        "migration" | "migrations" => OwnStatement::Migration(migrations::parse(&verb, &mut tokens)?),
         "shard" | "rebalance" => OwnStatement::Shard(shards::parse(&verb, &mut tokens)?),
         _ => OwnStatement::Move(moves::parse(&verb, &object, &mut tokens)?),
     };

@@ -6,9 +6,11 @@
 //!   * [`file`]    the file that an export is
 //!   * [`export`]  a tenant's rows of one moment, into a file
 //!   * [`import`]  a file's rows, into a tenant
+//!   * [`adopt`]   tables that become tenant tables
 //!
 //! Everything goes through SQL, over PostgreSQL's protocol, so the server's roles, quotas and fences hold.
 
+mod adopt;
 mod export;
 mod file;
 mod import;
@@ -39,6 +41,10 @@ pub(crate) enum TenantsMode {
     Export(export::ExportArguments),
     /// Read what export has written into a tenant
     Import(import::ImportArguments),
+    /// Make a table a tenant table, while it is used
+    Adopt(adopt::AdoptArguments),
+    /// List tables that become tenant tables, and have become such
+    Migrations(adopt::MigrationsArguments),
 }
 
 impl TenantsMode {
@@ -51,6 +57,8 @@ impl TenantsMode {
             TenantsMode::Drop(arguments) => arguments.format.format(),
             TenantsMode::Export(arguments) => arguments.format.format(),
             TenantsMode::Import(arguments) => arguments.format.format(),
+            TenantsMode::Adopt(arguments) => arguments.format.format(),
+            TenantsMode::Migrations(arguments) => arguments.format.format(),
         }
     }
 }
@@ -173,6 +181,8 @@ async fn carry_out(mode: TenantsMode) -> Result<Outcome, Failure> {
         TenantsMode::Drop(arguments) => drop_one(&arguments).await,
         TenantsMode::Export(arguments) => export::run(&arguments).await,
         TenantsMode::Import(arguments) => import::run(&arguments).await,
+        TenantsMode::Adopt(arguments) => adopt::run(&arguments).await,
+        TenantsMode::Migrations(arguments) => adopt::list(&arguments).await,
     }
 }
 

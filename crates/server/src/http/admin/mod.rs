@@ -1,4 +1,4 @@
-//! `/admin`: moves, the routing, global indexes and the rows of single shards, for administrators.
+//! `/admin`: moves, migrations, the routing, global indexes and the rows of single shards, for administrators.
 //!
 //! In reading order:
 //!   * [`gate`]     who may, what a body is, how answers and refusals look
@@ -6,6 +6,7 @@
 //!   * [`split`]    plans of moves; a split is the older word for one
 //!   * [`metrics`]  figures of each plan
 //!   * [`indexes`]  global indexes, jobs for them, their entries
+//!   * [`migrations`] tables that become tenant tables
 //!   * [`routing`]  the routing, its versions, and what differs between two of them
 //!   * [`rows`]     rows as JSON, exact for every type
 //!   * [`shard`]    export, import and events of a shard
@@ -17,6 +18,7 @@ mod gate;
 mod indexes;
 mod members;
 mod metrics;
+mod migrations;
 mod routing;
 mod rows;
 mod shard;
@@ -56,6 +58,8 @@ pub(super) fn routes(import_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc
         ("/admin/indexes/{name}/verify", post(indexes::verify).layer(small())),
         ("/admin/indexes/{name}/rebuild", post(indexes::rebuild).layer(small())),
         ("/admin/indexes/{name}/entries", get(indexes::entries)),
+        ("/admin/migrations", get(migrations::list).post(migrations::begin).layer(small())),
+        ("/admin/migrations/{table}", delete(migrations::cancel)),
         ("/admin/routing", get(routing::current)),
         ("/admin/routing/history", get(routing::history)),
         ("/admin/routing/diff", get(routing::diff)),

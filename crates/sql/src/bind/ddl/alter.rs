@@ -60,7 +60,8 @@ fn run(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()
             Err(SqlError::unsupported("OWNER TO is not supported").with_hint("tables have no owner; use GRANT"))
         }
         AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions => {
-            Err(SqlError::unsupported("a table's kind, shard key and group cannot be altered"))
+            let hint = "a table becomes a tenant table by SET (kind = 'tenant', tenant_by = '…') alone";
+            Err(SqlError::unsupported("a table's kind, shard key and group cannot be altered").with_hint(hint))
         }
         _ => Err(SqlError::unsupported("this form of ALTER TABLE is not supported")),
     }

@@ -122,6 +122,8 @@ pub enum Purpose {
     IndexKey,
     /// A value of a column's new type, assigned to it: 42804 where no such conversion is.
     Convert(Type),
+    /// The name of a row's tenant: assigned to text, immutable.
+    Tenant,
 }
 
 /// An expression over a table, in the dialects of the engines, columns by their plain names.
@@ -214,7 +216,7 @@ fn refuse_temporary(relation: Option<&RangeVar>) -> Result<()> {
 }
 
 /// The argument of a storage parameter as a text; a bare word is one, too.
-fn option_text(option: &DefElem) -> Option<String> {
+pub(super) fn option_text(option: &DefElem) -> Option<String> {
     match option.arg() {
         Node::String(text) => text.sval().map(Into::into),
         Node::Integer(n) => Some(n.ival.to_string()),
@@ -228,6 +230,14 @@ fn option_text(option: &DefElem) -> Option<String> {
         },
         _ => None,
     }
+}
+
+/// The table that a name stands for.
+pub(super) fn table_named(context: &Context<'_>, parts: &[String]) -> Result<String> {
+    let draft = Draft::new(context);
+    let name = draft.name_of(parts)?;
+    draft.table(&name)?;
+    Ok(name)
 }
 
 /// TRUNCATE: the tables with those that refer to them, and the sequences of their columns.

@@ -5,7 +5,7 @@ use super::drop::{drop_all, in_the_way_of};
 use super::text::{identifier, strings};
 use super::{DdlChange, Result};
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{INDEX_NAMESPACE, SchemaChange, relation_parts};
+use isles_kernel::schema::{INDEX_NAMESPACE, SchemaChange, is_copy_namespace, relation_parts};
 use pg_raw_parse::nodes::{CreateSchemaStmt, DropStmt};
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateSchemaStmt) -> Result<()> {
@@ -17,7 +17,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateSchemaStmt) -> Res
     let Some(name) = statement.schemaname().or_else(role) else {
         return Err(SqlError::new("42601", "a schema's name is missing"));
     };
-    if name == INDEX_NAMESPACE {
+    if name == INDEX_NAMESPACE || is_copy_namespace(name) {
         return Err(SqlError::new("42939", format!("unacceptable schema name \"{name}\"")));
     }
     if name.starts_with("pg_") {

@@ -34,7 +34,7 @@ pub(super) fn parse(verb: &str, tokens: &mut Tokens<'_>) -> Result<IndexOrder, S
     Ok(IndexOrder { verb, index })
 }
 
-fn name(tokens: &mut Tokens<'_>) -> Result<Vec<String>, SqlError> {
+pub(super) fn name(tokens: &mut Tokens<'_>) -> Result<Vec<String>, SqlError> {
     let mut parts = vec![identifier(tokens)?];
     loop {
         let before = tokens.scanner.at;

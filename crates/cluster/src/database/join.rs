@@ -161,6 +161,7 @@ impl Database {
     async fn complete(&self, shard: &OpenShard, copy: Copying) -> Result<(), ShardError> {
         copy.finish().await?;
         binding::settle_new(self.strategy, shard).await?;
+        self.indexes.expect(&**shard).await?;
         shard.set_fences(routing::owned(&self.routing.current(), shard.id()), FENCE_TIME).await
     }
 

@@ -65,18 +65,59 @@ async fn keep(database: &Arc<Database>) -> Result<(), SqlError> {
         stop_all(database).await?;
         return store::retain(catalog.as_ref(), |_| false).await;
     }
-    follow_logs(database).await?;
     store::retain(catalog.as_ref(), |entries| all.iter().any(|index| *index.definition.entries == *entries)).await?;
-    let mut records = Vec::new();
+    follow(database).await?;
     for index in all {
         let record = load(database, &index).await?;
-        records.push((index, record));
-    }
-    join_built(database, &records).await?;
-    for (index, record) in records {
         keep_index(database, &index, record).await?;
     }
     find_lost(database).await
+}
+
+/// Every shard's log is followed, for all indexes that its rows are in. Whatever a shard is given to read, they join at
+/// once: one that came later would miss what the applier has passed.
+pub(super) async fn follow(database: &Arc<Database>) -> Result<(), SqlError> {
+    let unkept = unkept_logs(database).await?;
+    let mut records = Vec::new();
+    for index in database.indexes.watch.all() {
+        let mut record = load(database, &index).await?;
+        let misses = |shard: &ShardId| follows(&record, shard);
+        if let Some(shard) = unkept.iter().find(|shard| misses(shard)) {
+            // Recorded before the log is kept again, or a crash between would hide it.
+            index.close();
+            let why = format!("the change log of shard {shard} was not kept");
+            begin_again(database, &index, &mut record, &why).await?;
+        }
+        records.push((index, record));
+    }
+    follow_logs(database).await?;
+    join_built(database, &records).await
+}
+
+/// Whether what a shard writes is brought to an index by its applier. All that a shard has which came after the index was
+/// ready was moved there, and is in the entries, or was written there, and is in its log.
+fn follows(record: &IndexRecord, shard: &ShardId) -> bool {
+    match record.state {
+        State::Ready => true,
+        State::Building | State::Rebuilding => record.built.contains(shard),
+        State::Failed => false,
+    }
+}
+
+/// Shards that are not followed yet and whose logs have not been kept for indexes.
+async fn unkept_logs(database: &Database) -> Result<Vec<ShardId>, SqlError> {
+    let mut unkept = Vec::new();
+    for name in database.shard_names() {
+        if database.indexes.applier(&name).is_some() {
+            continue;
+        }
+        let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
+        let consumers = open.consumers().await.map_err(|error| error.for_people())?;
+        if !consumers.iter().any(|one| one.stream == index_stream()) {
+            unkept.push(name);
+        }
+    }
+    Ok(unkept)
 }
 
 async fn load(database: &Database, index: &Watched) -> Result<IndexRecord, SqlError> {
@@ -142,12 +183,29 @@ async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>, mut record: 
     if record.state == State::Failed {
         return Ok(());
     }
-    let is_whole = database.shard_names().iter().all(|name| record.built.contains(name));
-    if record.state == State::Ready && is_whole {
+    if record.state == State::Ready {
+        note_newcomers(database, index, &mut record).await?;
         make_ready(database, index);
         return Ok(());
     }
     build_index(database, index, &mut record).await
+}
+
+/// Shards that have come since it was built, and whose logs are followed for it.
+async fn note_newcomers(database: &Database, index: &Watched, record: &mut IndexRecord) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    let mut come = Vec::new();
+    for name in database.shard_names().into_iter().filter(|name| !record.built.contains(name)) {
+        let Some(applier) = database.indexes.applier(&name) else { continue };
+        if applier.turn.lock().await.following.contains_key(entries) {
+            come.push(name);
+        }
+    }
+    if come.is_empty() {
+        return Ok(());
+    }
+    record.built.extend(come);
+    store::save(database.catalog().as_ref(), entries, record).await
 }
 
 /// From here on the index is read, unless somebody has found meanwhile that it must be built anew.
@@ -202,16 +260,14 @@ async fn remember_places(database: &Database, index: &Watched, record: &mut Inde
     store::save(database.catalog().as_ref(), &index.definition.entries, record).await
 }
 
-/// The appliers of shards whose rows are in indexes bring them their changes. All join an applier at once: from then on it
-/// goes on in its log, and one that came later would miss what it has passed.
+/// The appliers of shards whose rows are in indexes bring them their changes.
 async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]) -> Result<(), SqlError> {
     let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
     for applier in appliers {
         let mut turn = applier.turn.lock().await;
         let mut joining = Vec::new();
         for (index, record) in records {
-            let is_built = record.built.contains(&applier.shard) && record.state != State::Failed;
-            if is_built && !turn.following.contains_key(&index.definition.entries) {
+            if follows(record, &applier.shard) && !turn.following.contains_key(&index.definition.entries) {
                 let come = positions(database, index, &applier.shard).await?;
                 joining.push(Following { index: index.clone(), come, counted: BTreeSet::new() });
             }

@@ -58,7 +58,10 @@ pub(crate) mod watch;
 use crate::database::Database;
 use apply::Applier;
 use isles_engine::entries::Observed;
+use isles_engine::error::ShardError;
+use isles_engine::shard::Shard;
 use isles_kernel::error::SqlError;
+use isles_kernel::index::index_stream;
 use isles_kernel::names::{GroupName, ShardId};
 use isles_kernel::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,6 +180,14 @@ impl Indexes {
     /// The groups whose rows must not be moved, since an index over them is being built.
     pub(crate) fn building(&self) -> BTreeSet<GroupName> {
         lock(&self.builds).values().map(|build| build.group.clone()).collect()
+    }
+
+    /// A shard is about to come: what it will write is in its log until the indexes have it.
+    pub(crate) async fn expect(&self, shard: &dyn Shard) -> Result<(), ShardError> {
+        match self.watch.all().is_empty() {
+            true => Ok(()),
+            false => shard.add_consumer(&index_stream()).await.map(drop),
+        }
     }
 
     /// A shard has come: its log is followed from here on.

@@ -145,6 +145,11 @@ impl Database {
     pub(crate) async fn drain_indexes(&self, of: Option<&ShardId>) -> Result<(), SqlError> {
         let deadline = self.env.elapsed() + DRAIN_LIMIT;
         let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
+        let is_followed = |shard: &ShardId| appliers.iter().any(|applier| applier.shard == *shard);
+        if let Some(shard) = of.filter(|shard| self.indexes.watch.has_log(shard) && !is_followed(shard)) {
+            let message = format!("global indexes do not follow the log of shard {shard} yet");
+            return Err(SqlError::new("55P03", message).with_hint("try again in a moment"));
+        }
         for applier in appliers.iter().filter(|applier| of.is_none_or(|shard| applier.shard == *shard)) {
             let shard = self.shards.get(&applier.shard).await.map_err(|error| error.for_people())?;
             let end = shard.seq().await.map_err(|error| error.for_people())?;

@@ -108,6 +108,7 @@ mod runs {
         columns_may_move,
         expressions_and_some_rows_are_indexed,
         shards_come_and_go,
+        rows_that_move_to_a_new_shard_count_once,
     }
     on_both_engines! {
         jobs:

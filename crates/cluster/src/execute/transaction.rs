@@ -234,6 +234,12 @@ impl Txn {
         }
     }
 
+    /// Whether a statement has no snapshot before it runs: on PostgreSQL, at `read committed`. What it was led by is
+    /// compared when it has run.
+    pub(crate) fn compares_late(&self) -> bool {
+        self.modes.isolation == Isolation::ReadCommitted && !self.database.is_sqlite()
+    }
+
     /// Where it is, for whoever chooses shards for its next fragment.
     pub(crate) fn seat(&self) -> Seat {
         let is_postgres = |shard: &ShardId| self.database.shards.engine(shard) == Some(Engine::Postgres);

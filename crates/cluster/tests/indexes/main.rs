@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod committed;
 mod failures;
 #[path = "../session/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions")]

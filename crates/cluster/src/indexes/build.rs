@@ -221,6 +221,19 @@ async fn catch_up(
     }
 }
 
+/// Lets go of logs that a build has kept.
+pub(super) async fn leave_logs(database: &Database, index: &Watched) -> Result<(), SqlError> {
+    let stream = build_stream(index);
+    for shard in database.shard_names() {
+        let open = database.shards.get(&shard).await.map_err(|error| error.for_people())?;
+        let consumers = open.consumers().await.map_err(|error| error.for_people())?;
+        if consumers.iter().any(|one| one.stream == stream) {
+            open.remove_consumer(&stream).await.map_err(|error| error.for_people())?;
+        }
+    }
+    Ok(())
+}
+
 /// Deletes entries everywhere.
 pub(super) async fn clear(database: &Database, index: &Watched, of: &EntriesOf) -> Result<(), SqlError> {
     let group = entry_group();

@@ -102,6 +102,8 @@ pub(crate) struct Indexes {
     builds: Mutex<BTreeMap<Arc<str>, build::Progress>>,
     /// Indexes that must be built anew, by the name of their entries, and why.
     anew: Mutex<BTreeMap<Arc<str>, String>>,
+    /// Indexes that the keeper could not look after when it last tried, and why.
+    troubles: Mutex<BTreeMap<Arc<str>, String>>,
     /// Held by whoever begins a build, or plans a move: neither begins while the other is under way.
     pub(crate) gate: tokio::sync::Mutex<()>,
     /// Held by whoever compares entries with rows: what two found wrong would be mended twice.

@@ -123,7 +123,7 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let begins = !txn.has_begun();
+                let begins = txn.may_begin_again();
                 let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
                 loop {
                     attempt += 1;
@@ -443,10 +443,10 @@ impl<'a> Runner<'a> {
     /// Carries out a plan in a transaction. If it is the first, and learns of strangers on a shard that it has been on
     /// already, as one with several fragments can, it begins again.
     async fn run_within(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
-        let is_first = !txn.has_begun();
-        if is_first {
+        if !txn.has_begun() {
             self.ask_indexes(plan, policy).await?;
         }
+        let is_first = txn.may_begin_again();
         loop {
             let known = self.database.known_strangers();
             match self.run_plan(plan, txn, policy).await {

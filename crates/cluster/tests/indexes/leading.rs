@@ -67,6 +67,36 @@ pub(crate) async fn a_transaction_sees_its_own_rows(db: World) {
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
 }
 
+/// I-24: a transaction that an index has led nowhere has been told so, and what it reads later is of the same moment.
+pub(crate) async fn who_was_led_nowhere_keeps_its_moment(db: World) {
+    let mut client = users(&db).await;
+    let mut other = db.client();
+    for id in 0..20 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
+    }
+    settle(&db).await;
+    for level in ["REPEATABLE READ READ ONLY", "SERIALIZABLE READ ONLY"] {
+        other.run("UPDATE users SET email = 'y' WHERE id = 1").await;
+        // All shards are asked afterwards.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "x").await, Vec::<String>::new());
+        other.run("UPDATE users SET email = 'x' WHERE id = 1").await;
+        assert_eq!(client.fails("SELECT email FROM users WHERE (id >= 0) IS TRUE").await, "40001", "{level}");
+        client.run("ROLLBACK").await;
+        // Nowhere, twice: there always was a row with one of both.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "y").await, Vec::<String>::new());
+        other.run("UPDATE users SET email = 'y' WHERE id = 1").await;
+        assert_eq!(client.fails("SELECT id FROM users WHERE email = 'x'").await, "40001", "{level}");
+        client.run("ROLLBACK").await;
+        // What nobody has touched since is shown.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "nobody").await, Vec::<String>::new());
+        assert_eq!(by_email(&mut client, "y").await, ["1"]);
+        client.run("COMMIT").await;
+    }
+}
+
 pub(crate) async fn an_index_is_dropped_with_its_entries(db: World) {
     let mut client = users(&db).await;
     client.run("INSERT INTO users VALUES (1, 'a', 0)").await;

@@ -105,6 +105,7 @@ mod runs {
         leading:
         an_index_leads_to_the_shards_that_have_the_key,
         a_transaction_sees_its_own_rows,
+        who_was_led_nowhere_keeps_its_moment,
         an_index_is_dropped_with_its_entries,
         columns_may_move,
         expressions_and_some_rows_are_indexed,

@@ -310,7 +310,7 @@ fn changes_count_once_after_a_crash_at_every_operation() {
     assert_eq!(states.keys().collect::<Vec<_>>(), ["ready ready ready"]);
 }
 
-/// F4, I-1, I-24, I-27: (disk full) clients hear of it, an index says so, and nothing is lost.
+/// F4, I-24, I-27: (disk full) clients hear of it, an index says so, and nothing is lost.
 #[test]
 fn a_build_survives_a_disk_that_is_full_from_any_operation_on() {
     let disk = new_disk();

@@ -4,9 +4,11 @@
 //!
 //! ```text
 //! clients    insert, update and delete, by id and by indexed columns, in statements and in transactions
+//! contenders want the same keys of a unique index
 //! checker    compares what indexes lead to with all rows, in one statement
-//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes
-//! faults     the process dies at an operation of its disk or at any moment; syncs and writes fail; the disk is slow
+//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes; adds shards
+//! faults     the process dies at an operation of its disk or at any moment; syncs and writes fail; the disk is slow; a
+//!            shard is away for a while
 //! ```
 //!
 //! When the faults have ended all indexes can be asked within a minute, they are what the rows say, and a move changes
@@ -16,6 +18,7 @@
 //! that was compared while its index could not be asked is none.
 
 use crate::client::{ask, config, session};
+use crate::contended::{self, CONTENDERS, Contender, check_keys};
 use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, TABLE, create_index, saw};
 use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
@@ -31,7 +34,7 @@ use isles_kernel::index::{EntryDelta, IndexKey, Source};
 use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::Value;
-use isles_sim::disk::{Crash, Disk, Times};
+use isles_sim::disk::{Crash, Disk, Times, Trouble};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;
 use isles_sim::rng::number_from_env as number;
@@ -49,7 +52,7 @@ const THINKS: Duration = Duration::from_millis(12);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 2;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 180;
 /// Comparisons of such a run.
 const COMPARISONS: u64 = 200_000;
 /// From so many histories on, each kind must have been met.
@@ -57,7 +60,7 @@ const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
-const KINDS: [(&str, u64); 12] = [
+const KINDS: [(&str, u64); 17] = [
     ("process died", 40),
     ("sync failed", 5),
     ("write failed", 2),
@@ -70,6 +73,11 @@ const KINDS: [(&str, u64); 12] = [
     ("no fault", 10),
     ("entries compared around moves", 15),
     ("verified", 100),
+    ("shard came", 15),
+    ("shard away", 15),
+    ("key taken", 95),
+    ("key refused", 90),
+    ("keys looked at", 95),
 ];
 /// In virtual time: longer than any wait of the database.
 const LIFE_MAX: Duration = Duration::from_secs(2_000);
@@ -83,6 +91,8 @@ struct Swarm {
     moves_rows: bool,
     moves_entries: bool,
     builds: bool,
+    joins: bool,
+    absent: bool,
     crashes: bool,
     fails: bool,
     is_slow: bool,
@@ -94,11 +104,19 @@ impl Swarm {
             moves_rows: rng.chance(1, 2),
             moves_entries: rng.chance(1, 2),
             builds: rng.chance(1, 2),
+            joins: rng.chance(1, 3),
+            absent: rng.chance(1, 2),
             crashes: rng.chance(2, 3),
             fails: rng.chance(1, 2),
             is_slow: rng.chance(1, 2),
         }
     }
+}
+
+/// A shard that cannot be reached meanwhile.
+struct Away {
+    shard: u64,
+    looks: std::ops::Range<u64>,
 }
 
 struct Driver {
@@ -190,6 +208,9 @@ impl Driver {
         for (name, _) in INDEXES {
             ask(&mut session, &create_index(name)).await?;
         }
+        for sql in contended::CREATE {
+            ask(&mut session, sql).await?;
+        }
         Ok(database)
     }
 
@@ -213,6 +234,11 @@ impl Driver {
             let client = Client { number, session, told, rng, env: node(), thinks: THINKS };
             node().spawn_named("client", Box::pin(client.run(TXNS)));
         }
+        for number in 0..CONTENDERS {
+            let (session, told, rng) = (session(database)?, self.told.clone(), rng(&format!("contender {number}")));
+            let contender = Contender { session, told, rng, env: node(), thinks: THINKS };
+            node().spawn_named("contender", Box::pin(contender.run(TXNS)));
+        }
         let checker = self.checker(database, rng("checker"))?;
         node().spawn_named("checker", Box::pin(checker.run(CHECKS)));
         let operator = Operator {
@@ -227,17 +253,37 @@ impl Driver {
     }
 
     /// Until all have ended, or the process has died, or it is killed after so many looks.
-    async fn watch(&self, killed_at: Option<u64>) -> bool {
+    async fn watch(&self, killed_at: Option<u64>, away: Option<&Away>) -> bool {
         for look in 0.. {
             self.sim.env().sleep(LOOK).await;
+            self.strike(look, away);
             if self.disk.is_dead() || killed_at == Some(look) {
                 return false;
             }
-            if self.told.lock().unwrap().ended == CLIENTS + 2 {
+            if self.told.lock().unwrap().ended == CLIENTS + CONTENDERS + 2 {
                 break;
             }
         }
         true
+    }
+
+    fn strike(&self, look: u64, away: Option<&Away>) {
+        match away {
+            Some(away) if away.looks.start == look => {
+                saw(&self.told, "shard away");
+                self.disk.trouble(&format!("/s{}/", away.shard), Trouble::Away);
+            }
+            Some(away) if away.looks.end == look => self.disk.end_trouble(),
+            _ => {}
+        }
+    }
+
+    fn draw_away(&mut self) -> Option<Away> {
+        if !self.swarm.absent || self.rng.chance(1, 3) {
+            return None;
+        }
+        let start = self.rng.below(40);
+        Some(Away { shard: self.rng.below(SHARDS as u64), looks: start..start + 1 + self.rng.below(60) })
     }
 
     fn judge(&self) -> Result<(), String> {
@@ -256,10 +302,11 @@ impl Driver {
         let (sync, write) = self.plant_faults();
         let killed_at = self.rng.chance(1, 3).then(|| self.rng.below(100));
         let crash = *self.rng.pick(&Crash::ALL);
+        let away = self.draw_away();
         let life = async {
             let Ok(database) = self.open().await else { return None };
             if self.start(&database).is_ok() {
-                self.watch(killed_at).await;
+                self.watch(killed_at, away.as_ref()).await;
             }
             Some(database)
         };
@@ -287,7 +334,7 @@ impl Driver {
         let life = async {
             let database = self.open().await.map_err(|error| format!("it does not open: {error}"))?;
             self.start(&database).map_err(|error| error.to_string())?;
-            if !self.watch(None).await {
+            if !self.watch(None, None).await {
                 return Err("something ended it early".into());
             }
             self.judge()?;
@@ -350,6 +397,9 @@ impl Driver {
                 return Err(format!("I-64: {name}: {error}, {infos:?} of {:?}", self.swarm));
             }
         }
+        let waited = ask(&mut client, &format!("WAIT FOR INDEX {}", contended::INDEX)).await;
+        waited.map_err(|error| format!("I-64: {}: {error}", contended::INDEX))?;
+        check_keys(&mut client).await?;
         if self.sim.elapsed() > until {
             return Err("I-64: the indexes were not ready within a minute".into());
         }
@@ -360,7 +410,7 @@ impl Driver {
 
     async fn verify(&self, database: &Arc<Database>) -> Result<(), String> {
         let mut client = session(database).map_err(|error| error.to_string())?;
-        for (name, _) in INDEXES {
+        for name in INDEXES.map(|(name, _)| name).into_iter().chain([contended::INDEX]) {
             let shown = ask(&mut client, &format!("VERIFY INDEX {name}")).await;
             match shown.map_err(|error| format!("VERIFY INDEX {name}: {error}"))?.as_slice() {
                 [row] if row[1..] == [Value::Int(0), Value::Int(0), Value::Int(0)] => {}
@@ -443,12 +493,16 @@ struct Operator {
 
 impl Operator {
     async fn run(mut self) {
-        for _ in 0..2 + self.rng.below(5) {
+        for _ in 0..2 + self.rng.below(6) {
             self.env.sleep(Duration::from_micros(self.rng.below(25_000))).await;
-            match self.rng.below(3) {
-                0 if self.swarm.moves_rows => self.move_some(GroupName::new(TABLE).unwrap()).await,
+            match self.rng.below(4) {
+                0 if self.swarm.moves_rows => {
+                    let group = *self.rng.pick(&[TABLE, TABLE, contended::GROUP]);
+                    self.move_some(GroupName::new(group).unwrap()).await;
+                }
                 1 if self.swarm.moves_entries => self.move_some(entry_group()).await,
                 2 if self.swarm.builds => self.meddle().await,
+                3 if self.swarm.joins => self.add_shard().await,
                 _ => {}
             }
         }
@@ -460,12 +514,24 @@ impl Operator {
         let Some(ranges) = policy.ranges(&group) else { return };
         let range = self.rng.pick(ranges).clone();
         let first = range.first.0 + self.rng.below(u64::from(range.last.0 - range.first.0 + 1)) as u32;
-        let target = ShardId::new(format!("s{}", self.rng.below(SHARDS as u64))).unwrap();
+        let target = self.rng.pick(&self.database.shard_names()).clone();
         let span = Span { first: BucketId(first), last: range.last };
         let complete = self.rng.chance(2, 3);
         match self.database.plan_move(order(group, range.shard, target, span, complete)).await {
             Ok(_) => saw(&self.told, "planned"),
             Err(error) => saw(&self.told, format!("not planned: {}", error.sqlstate)),
+        }
+    }
+
+    /// A shard comes, and is given rows and entries by moves as any other.
+    async fn add_shard(&mut self) {
+        if self.database.shard_names().len() >= SHARDS + 2 {
+            return;
+        }
+        let Ok(mut client) = session(&self.database) else { return };
+        match ask(&mut client, "CREATE SHARD").await {
+            Ok(_) => saw(&self.told, "shard came"),
+            Err(error) => saw(&self.told, format!("no shard: {}", error.sqlstate)),
         }
     }
 
@@ -524,7 +590,7 @@ fn run_all(seeds: &std::ops::Range<u64>) -> Report {
     total
 }
 
-/// I-1, I-23, I-24, I-25, I-27, I-28, I-64, I-66: clients, an operator, crashes; and what an index leads to is what is there.
+/// I-1, I-23, I-24, I-25, I-26, I-27, I-28, I-64, I-66: clients, an operator, crashes; and what an index leads to is what is there.
 #[test]
 fn indexes_lead_to_what_is_there_under_faults() {
     let seeds = match number("ISLES_SIM_SEED") {
@@ -557,8 +623,8 @@ fn quiet_driver() -> Driver {
     let sim = Sim::new(1);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let [moves_rows, moves_entries, builds, crashes, fails, is_slow] = [false; 6];
-    let swarm = Swarm { moves_rows, moves_entries, builds, crashes, fails, is_slow };
+    let [moves_rows, moves_entries, builds, joins, absent, crashes, fails, is_slow] = [false; 8];
+    let swarm = Swarm { moves_rows, moves_entries, builds, joins, absent, crashes, fails, is_slow };
     Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None }
 }
 
@@ -584,7 +650,7 @@ fn stale_entries_yield_no_row() {
     let life = async {
         let database = driver.open().await.map_err(|error| error.to_string())?;
         driver.start(&database).map_err(|error| error.to_string())?;
-        driver.watch(None).await;
+        driver.watch(None, None).await;
         driver.settle(&database).await?;
         plant_stale_entries(&database).await?;
         let mut checker = driver.checker(&database, driver.sim.rng("stale")).map_err(|error| error.to_string())?;
@@ -616,12 +682,12 @@ fn a_comparison_is_led_and_scans_in_one_statement() {
     }
 }
 
-/// I-69, planted bugs 9 and 10: each breaks a history.
+/// I-69, planted bugs 9 and 10, and planted bug 18: each breaks a history.
 #[test]
 fn planted_bugs_of_indexes_are_found() {
     let disk = new_disk();
     let mut missed = Vec::new();
-    for bug in [Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt] {
+    for bug in [Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt, Planted::KeysKept] {
         match (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(bug)).err()?))) {
             Some((seed, why)) => {
                 println!("{bug:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());

@@ -6,7 +6,8 @@
 //! clients    insert, update and delete, by id and by indexed columns, in statements and in transactions
 //! contenders want the same keys of a unique index
 //! checker    compares what indexes lead to with all rows, in one statement
-//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes; adds shards
+//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes; adds shards, and empties and
+//!            removes them
 //! faults     the process dies at an operation of its disk or at any moment; syncs and writes fail; the disk is slow; a
 //!            shard is away for a while
 //! ```
@@ -24,6 +25,7 @@ use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Plan, Span, Stage, Units};
+use isles_cluster::session::Session;
 use isles_engine::entries::EntryPart;
 use isles_engine::env::Env;
 use isles_engine::fence::{Claim, Claimed};
@@ -60,7 +62,7 @@ const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
-const KINDS: [(&str, u64); 17] = [
+const KINDS: [(&str, u64); 18] = [
     ("process died", 40),
     ("sync failed", 5),
     ("write failed", 2),
@@ -74,7 +76,8 @@ const KINDS: [(&str, u64); 17] = [
     ("entries compared around moves", 15),
     ("verified", 100),
     ("shard came", 15),
-    ("shard away", 15),
+    ("shard left", 5),
+    ("shard away", 10),
     ("key taken", 95),
     ("key refused", 90),
     ("keys looked at", 95),
@@ -92,6 +95,7 @@ struct Swarm {
     moves_entries: bool,
     builds: bool,
     joins: bool,
+    leaves: bool,
     absent: bool,
     crashes: bool,
     fails: bool,
@@ -105,6 +109,7 @@ impl Swarm {
             moves_entries: rng.chance(1, 2),
             builds: rng.chance(1, 2),
             joins: rng.chance(1, 3),
+            leaves: rng.chance(1, 6),
             absent: rng.chance(1, 2),
             crashes: rng.chance(2, 3),
             fails: rng.chance(1, 2),
@@ -339,6 +344,9 @@ impl Driver {
             }
             self.judge()?;
             self.end_plans(&database).await?;
+            self.empty_shards(&database).await?;
+            let plans = database.moves().await.map_err(|error| error.to_string())?;
+            plans.iter().for_each(|plan| self.count(plan));
             self.settle(&database).await?;
             self.note(&database);
             if looks_at_moves {
@@ -360,7 +368,6 @@ impl Driver {
             let plans = database.moves().await.map_err(|error| error.to_string())?;
             let active: Vec<&Plan> = plans.iter().filter(|plan| plan.is_active()).collect();
             if active.is_empty() {
-                plans.iter().for_each(|plan| self.count(plan));
                 return Ok(());
             }
             if self.sim.elapsed() > until {
@@ -373,6 +380,22 @@ impl Driver {
                     (_, true) => database.run_move(id, true).await,
                     _ => database.command_move(id, Event::Rollback).await,
                 };
+            }
+            self.sim.env().sleep(LOOK * 10).await;
+        }
+    }
+
+    /// I-64: shards that are to be emptied are, and can be removed.
+    async fn empty_shards(&self, database: &Arc<Database>) -> Result<(), String> {
+        let mut client = session(database).map_err(|error| error.to_string())?;
+        let until = self.sim.elapsed() + SETTLES;
+        loop {
+            let leaving = leaving(&mut client).await.map_err(|error| error.to_string())?;
+            let Some(name) = leaving.first() else { return Ok(()) };
+            match ask(&mut client, &format!("DROP SHARD {name}")).await {
+                Ok(_) => saw(&self.told, "shard left"),
+                Err(error) if self.sim.elapsed() > until => return Err(format!("I-64: {name} stays: {error}")),
+                Err(_) => self.end_plans(database).await?,
             }
             self.sim.env().sleep(LOOK * 10).await;
         }
@@ -482,6 +505,17 @@ pub(crate) async fn entries(database: &Arc<Database>) -> Result<BTreeSet<String>
     Ok(all)
 }
 
+/// Shards that are to be emptied, or are.
+async fn leaving(client: &mut Session) -> Result<Vec<String>, SqlError> {
+    let shown = ask(client, "SHOW SHARDS").await?;
+    let is_leaving = |value: &Value| matches!(value, Value::Text(text) if matches!(&**text, "draining" | "drained"));
+    let named = |row: &Vec<Value>| match &row[0] {
+        Value::Text(name) => name.to_string(),
+        other => panic!("no name: {other:?}"),
+    };
+    Ok(shown.iter().filter(|row| row.iter().any(is_leaving)).map(named).collect())
+}
+
 /// Moves buckets, and meddles with indexes.
 struct Operator {
     database: Arc<Database>,
@@ -493,9 +527,9 @@ struct Operator {
 
 impl Operator {
     async fn run(mut self) {
-        for _ in 0..2 + self.rng.below(6) {
+        for _ in 0..3 + self.rng.below(6) {
             self.env.sleep(Duration::from_micros(self.rng.below(25_000))).await;
-            match self.rng.below(4) {
+            match self.rng.below(5) {
                 0 if self.swarm.moves_rows => {
                     let group = *self.rng.pick(&[TABLE, TABLE, contended::GROUP]);
                     self.move_some(GroupName::new(group).unwrap()).await;
@@ -503,6 +537,7 @@ impl Operator {
                 1 if self.swarm.moves_entries => self.move_some(entry_group()).await,
                 2 if self.swarm.builds => self.meddle().await,
                 3 if self.swarm.joins => self.add_shard().await,
+                4 if self.swarm.leaves => self.remove_shard().await,
                 _ => {}
             }
         }
@@ -532,6 +567,23 @@ impl Operator {
         match ask(&mut client, "CREATE SHARD").await {
             Ok(_) => saw(&self.told, "shard came"),
             Err(error) => saw(&self.told, format!("no shard: {}", error.sqlstate)),
+        }
+    }
+
+    /// A shard is to be emptied; one that is, is removed.
+    async fn remove_shard(&mut self) {
+        let Ok(mut client) = session(&self.database) else { return };
+        let Ok(leaving) = leaving(&mut client).await else { return };
+        let names = self.database.shard_names();
+        let sql = match leaving.first() {
+            Some(name) => format!("DROP SHARD {name}"),
+            None if names.len() > SHARDS - 1 => format!("ALTER SHARD {} DRAIN", self.rng.pick(&names[1..])),
+            None => return,
+        };
+        match ask(&mut client, &sql).await {
+            Ok(_) if !leaving.is_empty() => saw(&self.told, "shard left"),
+            Ok(_) => saw(&self.told, "shard drained"),
+            Err(error) => saw(&self.told, format!("shard stays: {}", error.sqlstate)),
         }
     }
 
@@ -623,8 +675,8 @@ fn quiet_driver() -> Driver {
     let sim = Sim::new(1);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let [moves_rows, moves_entries, builds, joins, absent, crashes, fails, is_slow] = [false; 8];
-    let swarm = Swarm { moves_rows, moves_entries, builds, joins, absent, crashes, fails, is_slow };
+    let [moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow] = [false; 9];
+    let swarm = Swarm { moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow };
     Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None }
 }
 

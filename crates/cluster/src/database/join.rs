@@ -162,6 +162,7 @@ impl Database {
     /// Gives it what is missing, when nobody writes.
     async fn complete(&self, shard: &OpenShard, copy: Copying) -> Result<(), ShardError> {
         copy.finish().await?;
+        self.indexes.expect(&**shard).await?;
         shard.set_fences(routing::owned(&self.routing.current(), shard.id()), FENCE_TIME).await
     }
 

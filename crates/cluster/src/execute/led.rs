@@ -4,23 +4,32 @@
 //! first snapshot is taken, and what they said must still hold then (I-24). A transaction that has a snapshot already
 //! asks all shards: rows that have gone since are in its snapshot, and not in the index.
 //!
+//! At `read committed` on PostgreSQL a statement takes its snapshot when it runs, and there is nothing to compare before. So
+//! it is compared afterwards: if keys were added since the look, it looks again and runs on the shards that it has not
+//! been on, until nothing was added between a look and the end of what was run by it. Each shard then shows a moment
+//! within the statement, as it would if all had been asked, and those that were not asked had no such row at its end.
+//!
 //! Where rows of the statement's own transaction are, no index knows before it commits; so the shards that it writes to
 //! are asked as well.
 
 use super::evaluate;
 use super::run::Runner;
 use super::target::{Nobody, Places, Resolver};
-use super::transaction::Seat;
+use super::transaction::{Seat, Txn};
 use crate::database::Database;
 use crate::indexes::find::{Found, Wanted, find};
 use crate::indexes::watch::Watched;
+use isles_engine::entries::Still;
+use isles_engine::fence::{Access, Claimed};
+use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
 use isles_kernel::index::key::{NoOrder, Part};
 use isles_kernel::index::{IndexKey, KeyRange};
+use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
-use isles_sql::plan::{IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, StageRows, Target, Touch};
-use std::collections::HashMap;
+use isles_sql::plan::{Fragment, IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, StageRows, Target, Touch};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +66,14 @@ impl Led {
     }
 }
 
+/// A fragment that an index may lead.
+pub(crate) struct LedPart<'a> {
+    pub(crate) fragment: &'a Fragment,
+    pub(crate) target: &'a Target,
+    pub(crate) touches: &'a [Touch],
+    pub(crate) access: Access,
+}
+
 fn place_of(target: &IndexTarget) -> usize {
     std::ptr::from_ref(target) as usize
 }
@@ -82,6 +99,35 @@ impl Runner<'_> {
             None => resolver.resolve(&Target::All, touches, nobody),
             Some(found) => resolver.led(&target.group, &found, &seat.writes_to, touches, nobody),
         }
+    }
+
+    /// Runs a part on the shards that keys have come to since the look that led it, if it has been overtaken. `asked` are
+    /// those that it has run on.
+    pub(crate) async fn catch_up(
+        &self,
+        part: &LedPart<'_>,
+        mut still: Option<Still>,
+        asked: &Places,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Outcome>, SqlError> {
+        let mut outcomes = Vec::new();
+        let mut asked: BTreeSet<ShardId> = asked.keys().cloned().collect();
+        for look in 1.. {
+            if still.as_ref().is_none_or(Still::holds) {
+                break;
+            }
+            self.bounds.check(&*self.database.env)?;
+            self.forget_led(look);
+            let more = self.choose(part.target, part.touches, Nobody::IsFine, txn.seat(), policy).await?;
+            still = more.still.clone();
+            let is_new = |(shard, _): &(&ShardId, &Vec<Claimed>)| !asked.contains(*shard);
+            let more: Places =
+                more.iter().filter(is_new).map(|(shard, units)| (shard.clone(), units.clone())).collect();
+            asked.extend(more.keys().cloned());
+            outcomes.extend(self.on_shards(part.fragment, &more, part.access, txn, policy).await?);
+        }
+        Ok(outcomes)
     }
 
     /// Asks all indexes that a plan wants, before its first snapshot.

@@ -22,7 +22,7 @@
 use super::bounds::{Bounds, Tally};
 use super::evaluate;
 use super::inputs::{Inputs, Known, Owner, acts_for, dialect, tenant_value};
-use super::led::Led;
+use super::led::{Led, LedPart};
 use super::merge;
 use super::numbers;
 use super::stream::{Shape, Stream};
@@ -123,7 +123,7 @@ impl<'a> Runner<'a> {
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
-                let begins = !txn.has_begun();
+                let begins = txn.may_begin_again();
                 let (mut attempt, mut pause, mut held) = (0, FIRST_PAUSE, None);
                 loop {
                     attempt += 1;
@@ -443,10 +443,10 @@ impl<'a> Runner<'a> {
     /// Carries out a plan in a transaction. If it is the first, and learns of strangers on a shard that it has been on
     /// already, as one with several fragments can, it begins again.
     async fn run_within(&self, plan: &Plan, txn: &mut Txn, policy: &Arc<RoutingPolicy>) -> Result<Output, SqlError> {
-        let is_first = !txn.has_begun();
-        if is_first {
+        if !txn.has_begun() {
             self.ask_indexes(plan, policy).await?;
         }
+        let is_first = txn.may_begin_again();
         loop {
             let known = self.database.known_strangers();
             match self.run_plan(plan, txn, policy).await {
@@ -512,15 +512,18 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        let mut places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
         txn.rely_on(places.still.as_ref());
-        if let (Some(place), Access::Read) = (only(&places), access)
+        let late = txn.compares_late().then(|| places.still.take()).flatten();
+        if let (Some(place), Access::Read, None) = (only(&places), access, &late)
             && txn.reads_committed(place.0)
         {
             let outcome = self.ask(&node.fragment, place, policy, access).await?;
             return self.trim(node, outcome.rows);
         }
-        let outcomes = self.on_shards(&node.fragment, &places, access, txn, policy).await?;
+        let mut outcomes = self.on_shards(&node.fragment, &places, access, txn, policy).await?;
+        let part = LedPart { fragment: &node.fragment, target: &node.target, touches: &node.touches, access };
+        outcomes.extend(self.catch_up(&part, late, &places, txn, policy).await?);
         let results: Vec<Vec<Row>> = outcomes.into_iter().map(|outcome| outcome.rows).collect();
         let began = self.database.env.elapsed();
         let rows = match &node.merge {
@@ -631,9 +634,13 @@ impl<'a> Runner<'a> {
     }
 
     async fn modify(&self, plan: &ModifyPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
-        let places = self.choose(&plan.target, &plan.touches, Nobody::IsFine, txn.seat(), policy).await?;
+        let mut places = self.choose(&plan.target, &plan.touches, Nobody::IsFine, txn.seat(), policy).await?;
         txn.rely_on(places.still.as_ref());
+        let late = txn.compares_late().then(|| places.still.take()).flatten();
         let mut outcomes = self.on_shards(&plan.fragment, &places, Access::Write, txn, policy).await?;
+        let access = Access::Write;
+        let part = LedPart { fragment: &plan.fragment, target: &plan.target, touches: &plan.touches, access };
+        outcomes.extend(self.catch_up(&part, late, &places, txn, policy).await?);
         if plan.every {
             outcomes.truncate(1);
         }

@@ -223,6 +223,13 @@ impl Txn {
         !self.parts.is_empty()
     }
 
+    /// Whether nothing that its client has been told depends on anything: then its statement may begin again. A statement
+    /// that an index has led nowhere has been on no shard, and is answered all the same.
+    pub(crate) fn may_begin_again(&self) -> bool {
+        let has_told = self.modes.isolation != Isolation::ReadCommitted && !self.relied_on.is_empty();
+        !self.has_begun() && !has_told
+    }
+
     pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
         self.parts.contains_key(shard)
     }
@@ -232,6 +239,12 @@ impl Txn {
         if self.modes.isolation != Isolation::ReadCommitted || self.database.is_sqlite() {
             self.relied_on.extend(still.cloned());
         }
+    }
+
+    /// Whether a statement has no snapshot before it runs: on PostgreSQL, at `read committed`. What it was led by is
+    /// compared when it has run.
+    pub(crate) fn compares_late(&self) -> bool {
+        self.modes.isolation == Isolation::ReadCommitted && !self.database.is_sqlite()
     }
 
     /// Where it is, for whoever chooses shards for its next fragment.
@@ -282,9 +295,10 @@ impl Txn {
     }
 
     /// What indexes have said must be of the snapshots' moment as well: a key may have come to a shard that is entered
-    /// only now, and whoever was led nowhere enters none that would compare it (I-24).
+    /// only now, and whoever was led nowhere enters none that would compare it (I-24). Several who were led nowhere must be
+    /// so at one moment, too.
     fn check_looks(&self, known: usize, visits: &[Visit]) -> Result<(), SqlError> {
-        let is_due = !self.parts.is_empty() && (self.parts.len() > known || visits.is_empty());
+        let is_due = self.parts.len() > known || visits.is_empty();
         match is_due && self.is_of_one_moment() && !self.relied_on.iter().all(Still::holds) {
             false => Ok(()),
             true => Err(moment_passed("a key that it has looked for has been added")),

@@ -6,12 +6,15 @@
 //!
 //! A build that dies begins again with the first shard that is not done. Of that shard some rows may have been counted:
 //! they are taken out first. Rows do not change shards while an index over them is built (I-17).
+//!
+//! Of a shard that comes when an index is ready nothing is counted: its rows were moved there, and are in the entries by
+//! the shard that they come from, or were written there, and are in its log, which is kept from before it serves anyone.
 
 use super::apply::{Following, Trouble, apply_page, build_stream};
-use super::lock;
 use super::store::{self, IndexRecord};
 use super::watch::Watched;
 use super::write::{Company, write};
+use super::{keep, lock};
 use crate::database::Database;
 use isles_engine::entries::{EntriesOf, EntryPart, EntryProgress};
 use isles_engine::error::ShardError;
@@ -62,9 +65,10 @@ pub(super) async fn build(
     // Who watches wants to know; the build does not need it.
     let total = rows_to_count(database, index, record).await.ok();
     note(database, index, |progress| progress.total = total);
-    for shard in database.shard_names() {
-        if record.built.contains(&shard) {
-            continue;
+    while let Some(shard) = next_shard(database, record) {
+        if database.indexes.applier(&shard).is_none() {
+            // It has come since the build began.
+            keep::follow(database).await?;
         }
         note(database, index, |progress| progress.shard = Some(shard.clone()));
         build_shard(database, index, &shard, record).await?;
@@ -73,6 +77,12 @@ pub(super) async fn build(
         store::save(database.catalog().as_ref(), &index.definition.entries, record).await?;
     }
     Ok(())
+}
+
+/// The first shard that is not in the index yet. One that comes while an index is built is counted, too: what it is given
+/// afterwards is in its log.
+fn next_shard(database: &Database, record: &IndexRecord) -> Option<ShardId> {
+    database.shard_names().into_iter().find(|shard| !record.built.contains(shard))
 }
 
 /// Rows of the shards that are not in the index yet.
@@ -210,6 +220,19 @@ async fn catch_up(
             return Ok(());
         }
     }
+}
+
+/// Lets go of logs that a build has kept.
+pub(super) async fn leave_logs(database: &Database, index: &Watched) -> Result<(), SqlError> {
+    let stream = build_stream(index);
+    for shard in database.shard_names() {
+        let open = database.shards.get(&shard).await.map_err(|error| error.for_people())?;
+        let consumers = open.consumers().await.map_err(|error| error.for_people())?;
+        if consumers.iter().any(|one| one.stream == stream) {
+            open.remove_consumer(&stream).await.map_err(|error| error.for_people())?;
+        }
+    }
+    Ok(())
 }
 
 /// Deletes entries everywhere.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It is a task that looks, does what there is to do, and waits to be told. What fails is tried again; what cannot
-//! succeed is recorded as failed, and left until an operator asks for it again.
+//! succeed, or has no room, is recorded as failed, and left until an operator asks for it again.
 
 use super::apply::{Applier, Following, positions};
 use super::build::{self, Progress};
@@ -31,6 +31,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 /// A build that waits for a move looks again after this.
 const WAIT: Duration = Duration::from_millis(200);
+/// What shards say that have no room.
+const DISK_FULL: &str = "53100";
 
 pub(super) fn start(database: &Arc<Database>) {
     let (weak, env): (Weak<Database>, _) = (Arc::downgrade(database), database.env.clone());
@@ -65,18 +67,105 @@ async fn keep(database: &Arc<Database>) -> Result<(), SqlError> {
         stop_all(database).await?;
         return store::retain(catalog.as_ref(), |_| false).await;
     }
-    follow_logs(database).await?;
     store::retain(catalog.as_ref(), |entries| all.iter().any(|index| *index.definition.entries == *entries)).await?;
+    lock(&database.indexes.troubles).retain(|entries, _| all.iter().any(|index| index.definition.entries == *entries));
+    let is_failed = are_failed(database).await?;
+    if !is_failed && let Err(error) = follow(database).await {
+        for index in &all {
+            cannot_follow(database, index, &error).await?;
+        }
+        return Err(error);
+    }
+    // One that cannot be kept does not hold up the others.
+    let mut trouble = None;
+    for index in &all {
+        let kept = keep_index(database, index).await;
+        let mut troubles = lock(&database.indexes.troubles);
+        match kept {
+            Ok(()) => drop(troubles.remove(&index.definition.entries)),
+            Err(error) => {
+                troubles.insert(index.definition.entries.clone(), error.message.clone());
+                trouble.get_or_insert(error);
+            }
+        }
+    }
+    find_lost(database).await?;
+    if is_failed {
+        release_logs(database).await?;
+    }
+    trouble.map_or(Ok(()), Err)
+}
+
+/// Whether all indexes have failed, and so nothing follows the logs.
+async fn are_failed(database: &Database) -> Result<bool, SqlError> {
+    for index in database.indexes.watch.all() {
+        if load(database, &index).await?.state != State::Failed {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Some log cannot be followed now. For want of room nothing is built.
+async fn cannot_follow(database: &Database, index: &Watched, error: &SqlError) -> Result<(), SqlError> {
+    lock(&database.indexes.troubles).insert(index.definition.entries.clone(), error.message.clone());
+    let mut record = load(database, index).await?;
+    match record.state {
+        State::Building | State::Rebuilding if error.sqlstate == DISK_FULL => {
+            fail(database, index, &mut record, &no_room(error)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+fn no_room(error: &SqlError) -> String {
+    format!("there is no room for it: {}", error.message)
+}
+
+/// Every shard's log is followed, for all indexes that its rows are in. Whatever a shard is given to read, they join at
+/// once: one that came later would miss what the applier has passed.
+pub(super) async fn follow(database: &Arc<Database>) -> Result<(), SqlError> {
+    let unkept = unkept_logs(database).await?;
     let mut records = Vec::new();
-    for index in all {
-        let record = load(database, &index).await?;
+    for index in database.indexes.watch.all() {
+        let mut record = load(database, &index).await?;
+        let misses = |shard: &ShardId| follows(&record, shard);
+        if let Some(shard) = unkept.iter().find(|shard| misses(shard)) {
+            // Recorded before the log is kept again, or a crash between would hide it.
+            index.close();
+            let why = format!("the change log of shard {shard} was not kept");
+            begin_again(database, &index, &mut record, &why).await?;
+        }
         records.push((index, record));
     }
-    join_built(database, &records).await?;
-    for (index, record) in records {
-        keep_index(database, &index, record).await?;
+    follow_logs(database).await?;
+    join_built(database, &records).await
+}
+
+/// Whether what a shard writes is brought to an index by its applier. All that a shard has which came after the index was
+/// ready was moved there, and is in the entries, or was written there, and is in its log.
+fn follows(record: &IndexRecord, shard: &ShardId) -> bool {
+    match record.state {
+        State::Ready => true,
+        State::Building | State::Rebuilding => record.built.contains(shard),
+        State::Failed => false,
     }
-    find_lost(database).await
+}
+
+/// Shards that are not followed yet and whose logs have not been kept for indexes.
+async fn unkept_logs(database: &Database) -> Result<Vec<ShardId>, SqlError> {
+    let mut unkept = Vec::new();
+    for name in database.shard_names() {
+        if database.indexes.applier(&name).is_some() {
+            continue;
+        }
+        let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
+        let consumers = open.consumers().await.map_err(|error| error.for_people())?;
+        if !consumers.iter().any(|one| one.stream == index_stream()) {
+            unkept.push(name);
+        }
+    }
+    Ok(unkept)
 }
 
 async fn load(database: &Database, index: &Watched) -> Result<IndexRecord, SqlError> {
@@ -129,25 +218,45 @@ async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
     Ok(())
 }
 
-async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>, mut record: IndexRecord) -> Result<(), SqlError> {
+async fn keep_index(database: &Arc<Database>, index: &Arc<Watched>) -> Result<(), SqlError> {
     let entries = &index.definition.entries;
-    let anew = lock(&database.indexes.anew).remove(entries);
-    if let Some(why) = anew
-        && let Err(error) = begin_again(database, index, &mut record, &why).await
-    {
-        lock(&database.indexes.anew).insert(entries.clone(), why);
-        return Err(error);
+    let mut record = load(database, index).await?;
+    let anew = lock(&database.indexes.anew).get(entries).cloned();
+    if let Some(why) = anew {
+        begin_again(database, index, &mut record, &why).await?;
+        // Not earlier: whoever watches would see what it was before.
+        lock(&database.indexes.anew).remove(entries);
     }
     remember_places(database, index, &mut record).await?;
     if record.state == State::Failed {
+        if record.has_leftovers {
+            clear_failed(database, index, &mut record).await;
+        }
         return Ok(());
     }
-    let is_whole = database.shard_names().iter().all(|name| record.built.contains(name));
-    if record.state == State::Ready && is_whole {
+    if record.state == State::Ready {
+        note_newcomers(database, index, &mut record).await?;
         make_ready(database, index);
         return Ok(());
     }
     build_index(database, index, &mut record).await
+}
+
+/// Shards that have come since it was built, and whose logs are followed for it.
+async fn note_newcomers(database: &Database, index: &Watched, record: &mut IndexRecord) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    let mut come = Vec::new();
+    for name in database.shard_names().into_iter().filter(|name| !record.built.contains(name)) {
+        let Some(applier) = database.indexes.applier(&name) else { continue };
+        if applier.turn.lock().await.following.contains_key(entries) {
+            come.push(name);
+        }
+    }
+    if come.is_empty() {
+        return Ok(());
+    }
+    record.built.extend(come);
+    store::save(database.catalog().as_ref(), entries, record).await
 }
 
 /// From here on the index is read, unless somebody has found meanwhile that it must be built anew.
@@ -172,6 +281,7 @@ async fn begin_again(
     record.error = Some(why.into());
     record.built.clear();
     record.begun = database.shard_names().into_iter().collect();
+    record.has_leftovers = false;
     record.since = database.schema().version;
     store::save(database.catalog().as_ref(), entries, record).await?;
     build::clear(database, index, &EntriesOf::Index).await
@@ -183,6 +293,7 @@ fn new_record(database: &Database, index: &Watched) -> IndexRecord {
         built: BTreeSet::new(),
         begun: BTreeSet::new(),
         error: None,
+        has_leftovers: false,
         places: index.definition.places(),
         since: index.since(),
         routed: database.routing.current().version(),
@@ -202,16 +313,14 @@ async fn remember_places(database: &Database, index: &Watched, record: &mut Inde
     store::save(database.catalog().as_ref(), &index.definition.entries, record).await
 }
 
-/// The appliers of shards whose rows are in indexes bring them their changes. All join an applier at once: from then on it
-/// goes on in its log, and one that came later would miss what it has passed.
+/// The appliers of shards whose rows are in indexes bring them their changes.
 async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]) -> Result<(), SqlError> {
     let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
     for applier in appliers {
         let mut turn = applier.turn.lock().await;
         let mut joining = Vec::new();
         for (index, record) in records {
-            let is_built = record.built.contains(&applier.shard) && record.state != State::Failed;
-            if is_built && !turn.following.contains_key(&index.definition.entries) {
+            if follows(record, &applier.shard) && !turn.following.contains_key(&index.definition.entries) {
                 let come = positions(database, index, &applier.shard).await?;
                 joining.push(Following { index: index.clone(), come, counted: BTreeSet::new() });
             }
@@ -224,7 +333,11 @@ async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]
 
 async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
     begin_build(database, index).await?;
-    let built = build_rest(database, index, record).await;
+    let built = match build_rest(database, index, record).await {
+        // Nobody knows when there will be room, and a build that waits for it takes what rows need.
+        Err(error) if error.sqlstate == DISK_FULL => fail(database, index, record, &no_room(&error)).await,
+        built => built,
+    };
     // Whatever came of it: moves that it kept from beginning may begin.
     lock(&database.indexes.builds).remove(&index.definition.entries);
     built
@@ -258,9 +371,41 @@ async fn fail(database: &Database, index: &Watched, record: &mut IndexRecord, wh
     let entries = &index.definition.entries;
     record.state = State::Failed;
     record.error = Some(why.into());
+    record.has_leftovers = true;
     leave(database, entries).await;
     store::save(database.catalog().as_ref(), entries, record).await?;
     tracing::warn!(index = %index.definition.name, table = %index.definition.table, why, "global index has failed");
+    clear_failed(database, index, record).await;
+    Ok(())
+}
+
+/// Gives back what a failed build has taken: entries, and the logs that it has kept. Where there is no room even for that,
+/// it is done later.
+async fn clear_failed(database: &Database, index: &Watched, record: &mut IndexRecord) {
+    let cleared = async {
+        build::clear(database, index, &EntriesOf::Index).await?;
+        build::leave_logs(database, index).await?;
+        record.has_leftovers = false;
+        store::save(database.catalog().as_ref(), &index.definition.entries, record).await
+    };
+    if let Err(error) = cleared.await {
+        tracing::debug!(index = %index.definition.name, %error, "what a failed build has left stays for now");
+    }
+}
+
+/// Lets logs go that nothing follows. Who is built anew begins with what is there then.
+async fn release_logs(database: &Database) -> Result<(), SqlError> {
+    let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
+    for applier in appliers {
+        let open = database.shards.get(&applier.shard).await.map_err(|error| error.for_people())?;
+        let end = open.settled().await.map_err(|error| error.for_people())?;
+        let mut turn = applier.turn.lock().await;
+        if turn.following.is_empty() && end > turn.position {
+            open.advance(&index_stream(), end).await.map_err(|error| error.for_people())?;
+            turn.position = end;
+            applier.settle(&turn);
+        }
+    }
     Ok(())
 }
 

@@ -60,7 +60,10 @@ mod write;
 use crate::database::Database;
 use apply::Applier;
 use isles_engine::entries::Observed;
+use isles_engine::error::ShardError;
+use isles_engine::shard::Shard;
 use isles_kernel::error::SqlError;
+use isles_kernel::index::index_stream;
 use isles_kernel::names::{GroupName, ShardId};
 use isles_kernel::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +106,8 @@ pub(crate) struct Indexes {
     builds: Mutex<BTreeMap<Arc<str>, build::Progress>>,
     /// Indexes that must be built anew, by the name of their entries, and why.
     anew: Mutex<BTreeMap<Arc<str>, String>>,
+    /// Indexes that the keeper could not look after when it last tried, and why.
+    troubles: Mutex<BTreeMap<Arc<str>, String>>,
     /// Held by whoever begins a build, or plans a move: neither begins while the other is under way.
     pub(crate) gate: tokio::sync::Mutex<()>,
     /// Held by whoever compares entries with rows: what two found wrong would be mended twice.
@@ -181,6 +186,14 @@ impl Indexes {
     /// The groups whose rows must not be moved, since an index over them is being built.
     pub(crate) fn building(&self) -> BTreeSet<GroupName> {
         lock(&self.builds).values().map(|build| build.group.clone()).collect()
+    }
+
+    /// A shard is about to come: what it will write is in its log until the indexes have it.
+    pub(crate) async fn expect(&self, shard: &dyn Shard) -> Result<(), ShardError> {
+        match self.watch.all().is_empty() {
+            true => Ok(()),
+            false => shard.add_consumer(&index_stream()).await.map(drop),
+        }
     }
 
     /// A shard has come: its log is followed from here on.

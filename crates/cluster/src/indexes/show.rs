@@ -90,6 +90,7 @@ impl Database {
             trouble = trouble.or_else(|| lock(&applier.trouble).clone());
         }
         let builds = progress(&self.indexes);
+        let (troubles, anew) = (lock(&self.indexes.troubles).clone(), lock(&self.indexes.anew).clone());
         let shards = self.shard_names();
         let mut infos = Vec::new();
         for index in self.indexes.watch.all() {
@@ -102,7 +103,11 @@ impl Database {
                 table: definition.table.clone(),
                 name: definition.name.clone(),
                 unique: definition.unique,
-                state: record.as_ref().map_or(State::Building, |record| record.state),
+                state: match &record {
+                    Some(_) if anew.contains_key(&definition.entries) => State::Rebuilding,
+                    Some(record) => record.state,
+                    None => State::Building,
+                },
                 shards: (record.as_ref().map_or(0, |record| record.built.len()), shards.len()),
                 rows_built: build.map(|build| build.rows),
                 rows_total: build.and_then(|build| build.total),
@@ -112,7 +117,9 @@ impl Database {
                 pending: index.waiting(),
                 is_used: index.can_be_read(),
                 lookups: index.lookups(),
-                error: record.and_then(|record| record.error).or_else(|| trouble.clone()),
+                error: (troubles.get(&definition.entries).cloned())
+                    .or_else(|| record.and_then(|record| record.error))
+                    .or_else(|| trouble.clone()),
                 verified_at: verified.map(|verified| verified.at),
                 differences: verified.map(|verified| verified.differences),
             });
@@ -145,6 +152,11 @@ impl Database {
     pub(crate) async fn drain_indexes(&self, of: Option<&ShardId>) -> Result<(), SqlError> {
         let deadline = self.env.elapsed() + DRAIN_LIMIT;
         let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
+        let is_followed = |shard: &ShardId| appliers.iter().any(|applier| applier.shard == *shard);
+        if let Some(shard) = of.filter(|shard| self.indexes.watch.has_log(shard) && !is_followed(shard)) {
+            let message = format!("global indexes do not follow the log of shard {shard} yet");
+            return Err(SqlError::new("55P03", message).with_hint("try again in a moment"));
+        }
         for applier in appliers.iter().filter(|applier| of.is_none_or(|shard| applier.shard == *shard)) {
             let shard = self.shards.get(&applier.shard).await.map_err(|error| error.for_people())?;
             let end = shard.seq().await.map_err(|error| error.for_people())?;

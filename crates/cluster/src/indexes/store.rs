@@ -46,6 +46,9 @@ pub(super) struct IndexRecord {
     /// Shards some of whose rows may be in the entries.
     pub(super) begun: BTreeSet<ShardId>,
     pub(super) error: Option<String>,
+    /// It has failed, and entries or readers of logs may be there that nobody needs.
+    #[serde(default)]
+    pub(super) has_leftovers: bool,
     /// Where the columns were in the schema that the record was last written with, and since when.
     pub(super) places: Vec<usize>,
     pub(super) since: SchemaVersion,

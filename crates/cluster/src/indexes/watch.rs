@@ -311,6 +311,10 @@ impl Watch {
         (log.number, log.grown)
     }
 
+    pub(crate) fn has_log(&self, shard: &ShardId) -> bool {
+        self.logs.load().contains_key(shard)
+    }
+
     /// A shard has gone, with its log.
     pub(crate) fn remove_log(&self, shard: &ShardId) {
         let Some(log) = self.logs.load().get(shard).cloned() else { return };

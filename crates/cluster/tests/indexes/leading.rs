@@ -2,11 +2,11 @@
 
 use super::World;
 use super::failures::{by_email, settle, users};
-use super::harness::Db;
+use super::harness::{Client, Db};
 use isles_kernel::names::ShardId;
 
 /// Statements that each shard has run.
-fn work(db: &Db) -> Vec<(ShardId, u64)> {
+pub(crate) fn work(db: &Db) -> Vec<(ShardId, u64)> {
     db.database.shard_work().into_iter().map(|(shard, work)| (shard, work.statements)).collect()
 }
 
@@ -65,6 +65,36 @@ pub(crate) async fn a_transaction_sees_its_own_rows(db: World) {
     settle(&db).await;
     assert_eq!(by_email(&mut other, "still mine").await.len(), 10);
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
+}
+
+/// I-24: a transaction that an index has led nowhere has been told so, and what it reads later is of the same moment.
+pub(crate) async fn who_was_led_nowhere_keeps_its_moment(db: World) {
+    let mut client = users(&db).await;
+    let mut other = db.client();
+    for id in 0..20 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
+    }
+    settle(&db).await;
+    for level in ["REPEATABLE READ READ ONLY", "SERIALIZABLE READ ONLY"] {
+        other.run("UPDATE users SET email = 'y' WHERE id = 1").await;
+        // All shards are asked afterwards.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "x").await, Vec::<String>::new());
+        other.run("UPDATE users SET email = 'x' WHERE id = 1").await;
+        assert_eq!(client.fails("SELECT email FROM users WHERE (id >= 0) IS TRUE").await, "40001", "{level}");
+        client.run("ROLLBACK").await;
+        // Nowhere, twice: there always was a row with one of both.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "y").await, Vec::<String>::new());
+        other.run("UPDATE users SET email = 'y' WHERE id = 1").await;
+        assert_eq!(client.fails("SELECT id FROM users WHERE email = 'x'").await, "40001", "{level}");
+        client.run("ROLLBACK").await;
+        // What nobody has touched since is shown.
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "nobody").await, Vec::<String>::new());
+        assert_eq!(by_email(&mut client, "y").await, ["1"]);
+        client.run("COMMIT").await;
+    }
 }
 
 pub(crate) async fn an_index_is_dropped_with_its_entries(db: World) {
@@ -180,4 +210,53 @@ pub(crate) async fn shards_come_and_go(db: World) {
     client.run("WAIT FOR INDEX users_email").await;
     settle(&db).await;
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
+}
+
+async fn wait_for_phase(client: &mut Client, plan: &str, wanted: &str) {
+    loop {
+        let phase = client.run(&format!("SHOW MOVE {plan}")).await[0].split('|').nth(4).unwrap().to_string();
+        if phase == wanted {
+            return;
+        }
+        assert!(!["failed", "rolled_back"].contains(&phase.as_str()), "{phase}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+async fn plan_of(client: &mut Client, order: &str) -> String {
+    client.run(order).await[0].split('|').next().unwrap().to_string()
+}
+
+/// I-23, I-28: a shard comes while rows are moved, so that nothing is built meanwhile, and is given rows. They are in the
+/// index already, and what is written to them there is, too.
+pub(crate) async fn rows_that_move_to_a_new_shard_count_once(db: World) {
+    let mut client = users(&db).await;
+    for id in 0..100 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{}', 0)", id % 20)).await;
+    }
+    let first = plan_of(&mut client, "CREATE MOVE OF BUCKETS 'users/16-17' TO s0 WITH (auto)").await;
+    wait_for_phase(&mut client, &first, "completed").await;
+    client.run("CREATE SHARD").await;
+    let second = plan_of(&mut client, "CREATE MOVE OF BUCKETS 'users/0-7' TO s4 WITH (auto, complete)").await;
+    wait_for_phase(&mut client, &second, "completed").await;
+    client.run("UPDATE users SET email = 'changed' WHERE id % 3 = 0").await;
+    client.run("DELETE FROM users WHERE id % 10 = 1").await;
+    // It can be undone until here, and so its rows are on their way.
+    client.run(&format!("ALTER MOVE {first} COMPLETE")).await;
+    client.run("WAIT FOR INDEX users_email").await;
+    settle(&db).await;
+    let shown = loop {
+        match client.try_run("VERIFY INDEX users_email").await {
+            Err(error) if error.sqlstate == "55006" => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            shown => break shown.unwrap(),
+        }
+    };
+    assert!(shown[0].ends_with("|0|0|0"), "entries, missing, superfluous, repaired: {shown:?}");
+    let moved = client.run("SELECT count(*) FROM users WHERE email = 'changed'").await;
+    assert_eq!(moved, client.run("SELECT count(*) FROM users WHERE id % 3 = 0").await);
+    client.run("DELETE FROM users").await;
+    settle(&db).await;
+    let before = work(&db);
+    assert_eq!(by_email(&mut client, "changed").await, Vec::<String>::new());
+    assert_eq!(asked(&before, &work(&db)), 0, "no entry leads anywhere");
 }

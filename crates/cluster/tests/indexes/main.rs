@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod committed;
 mod failures;
 #[path = "../session/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions")]
@@ -104,10 +105,12 @@ mod runs {
         leading:
         an_index_leads_to_the_shards_that_have_the_key,
         a_transaction_sees_its_own_rows,
+        who_was_led_nowhere_keeps_its_moment,
         an_index_is_dropped_with_its_entries,
         columns_may_move,
         expressions_and_some_rows_are_indexed,
         shards_come_and_go,
+        rows_that_move_to_a_new_shard_count_once,
     }
     on_both_engines! {
         jobs:

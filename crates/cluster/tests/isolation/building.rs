@@ -4,16 +4,21 @@
 //! one of them, in each way. A new process opens what is left, and nobody tells it anything: the index becomes ready, its
 //! entries are what the rows say, and until then it has led nobody astray.
 //!
+//! The same run meets a disk that is full from some operation on: the table is served, an index that finds no room fails and
+//! says why, and it is built when there is room and somebody asks for it.
+//!
 //! A run that nobody asked more of samples the points; `cargo xtask sim --sweep` takes all of them.
 
 use crate::client::{ask, config, session};
+use crate::indexed::entries;
 use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, create_index};
 use crate::seeds::new_disk;
 use isles_cluster::database::Database;
+use isles_cluster::indexes::{IndexInfo, State};
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
-use isles_sim::disk::{Crash, Disk};
+use isles_sim::disk::{Crash, Disk, Trouble};
 use isles_sim::exec::Sim;
 use isles_sim::rng::number_from_env as number;
 use std::collections::BTreeMap;
@@ -35,6 +40,7 @@ const LOOK: Duration = Duration::from_micros(500);
 const READY: Duration = Duration::from_secs(60);
 /// Points of each kind in a run that nobody asked more of.
 const POINTS: usize = 60;
+const FULL_POINTS: usize = 40;
 
 /// What is cut short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,25 +147,88 @@ impl Life {
         let infos = database.global_indexes().await.map_err(text)?;
         let state = infos.iter().map(|info| info.state.name()).collect::<Vec<_>>().join(" ");
         *states.lock().unwrap().entry(state).or_default() += 1;
-        let mut checker = self.checker(&database).map_err(text)?;
+        self.become_right(&database).await?;
+        database.close().await.map_err(text)
+    }
+
+    /// The indexes become ready, and are what the rows say.
+    async fn become_right(&self, database: &Arc<Database>) -> Result<(), String> {
+        let mut checker = self.checker(database).map_err(text)?;
         checker.check_all().await.map_err(text)?;
         let until = self.sim.elapsed() + READY;
-        while !is_ready(&database).await {
+        while !is_ready(database).await {
             self.sim.env().sleep(LOOK * 20).await;
             if self.sim.elapsed() > until {
                 return Err(format!("I-27: it does not become ready: {:?}", database.global_indexes().await));
             }
         }
-        let mut client = session(&database).map_err(text)?;
+        let mut client = session(database).map_err(text)?;
         for info in database.global_indexes().await.map_err(text)? {
             let shown = ask(&mut client, &format!("VERIFY INDEX {}", info.name)).await.map_err(text)?;
             if shown[0][1..] != [Value::Int(0), Value::Int(0), Value::Int(0)] {
                 return Err(format!("I-23: entries of {} are not what the rows say: {shown:?}", info.name));
             }
         }
-        checker.check_all().await.map_err(text)?;
+        checker.check_all().await.map(drop).map_err(text)
+    }
+
+    /// The shards' disks are full from about an operation on.
+    fn fill(&self, at: u64) {
+        let (disk, env) = (self.disk.clone(), self.sim.node(NODE));
+        self.sim.node(NODE).spawn_named(
+            "filler",
+            Box::pin(async move {
+                while disk.counts().operations < at {
+                    env.sleep(LOOK / 10).await;
+                }
+                disk.trouble("/s", Trouble::Full);
+            }),
+        );
+    }
+
+    /// What the indexes come to say of a disk that is full.
+    async fn play_full(&self, at: u64, kept: &Mutex<Option<Arc<Database>>>) -> Result<Vec<IndexInfo>, SqlError> {
+        self.fill(at);
+        let database = self.open().await?;
+        *kept.lock().unwrap() = Some(database.clone());
+        self.start(&database)?;
+        let mut client = session(&database)?;
+        for (name, _) in INDEXES {
+            // It is made later, if there is no room now.
+            ask(&mut client, &create_index(name)).await.map(drop).or_else(is_full)?;
+        }
+        let until = self.sim.elapsed() + READY / 6;
+        loop {
+            self.sim.env().sleep(LOOK * 20).await;
+            let infos = database.global_indexes().await?;
+            let has_ended = self.told.lock().unwrap().ended == CLIENTS + 1;
+            if has_ended && infos.iter().all(|info| info.is_used || info.error.is_some()) {
+                return Ok(infos);
+            }
+            // A commit over several shards that was decided waits for room, and its clients with it. What it adds is noted
+            // each time, so a ready index may not be asked until the log goes on.
+            let is_built = |info: &IndexInfo| info.state == State::Ready || info.error.is_some();
+            if self.sim.elapsed() > until {
+                assert!(infos.iter().all(is_built), "neither built nor in trouble: {infos:?}");
+                return Ok(infos);
+            }
+        }
+    }
+
+    /// There is room again: what has failed is asked for, and everything else goes on by itself.
+    async fn recover(&self) -> Result<(), String> {
+        let database = self.open().await.map_err(|error| format!("it does not open: {error}"))?;
+        let mut client = session(&database).map_err(text)?;
+        for (name, _) in INDEXES {
+            ask(&mut client, &create_index(name)).await.map_err(text)?;
+        }
+        for info in database.global_indexes().await.map_err(text)? {
+            if info.state == State::Failed {
+                ask(&mut client, &format!("REINDEX INDEX {}", info.name)).await.map_err(text)?;
+            }
+        }
         drop(client);
-        drop(checker);
+        self.become_right(&database).await?;
         database.close().await.map_err(text)
     }
 
@@ -240,4 +309,111 @@ fn a_build_survives_a_crash_at_every_operation() {
 fn changes_count_once_after_a_crash_at_every_operation() {
     let states = sweep(What::Apply);
     assert_eq!(states.keys().collect::<Vec<_>>(), ["ready ready ready"]);
+}
+
+/// F4, I-24, I-27: (disk full) clients hear of it, an index says so, and nothing is lost.
+#[test]
+fn a_build_survives_a_disk_that_is_full_from_any_operation_on() {
+    let disk = new_disk();
+    let image = prepare(&disk, What::Build);
+    let operations = run(&disk, &image, None, &Mutex::default()).unwrap_or_else(|why| panic!("without faults: {why}"));
+    let step = match number("ISLES_SWEEP") {
+        Some(_) => 1,
+        None => (operations as usize / FULL_POINTS).max(1),
+    };
+    let mut found: BTreeMap<&str, u64> = BTreeMap::new();
+    for at in (1..=operations).step_by(step) {
+        let life = Life::new(&disk, &image);
+        let kept = Mutex::new(None);
+        let said = life.run(life.play_full(at, &kept)).unwrap_or_else(|why| panic!("FAILED full at {at}\n{why}"));
+        life.judge().unwrap_or_else(|why| panic!("FAILED full at {at}\n{why}"));
+        for what in said.map_or(vec!["stopped"], |infos| infos.iter().map(said_of).collect()) {
+            *found.entry(what).or_default() += 1;
+        }
+        disk.crash();
+        life.sim.kill(NODE);
+        drop(kept);
+        drop(life.sim.node(NODE));
+        disk.heal();
+        disk.restart(Crash::Killed);
+        let lived = life.run(life.recover()).and_then(|lived| lived).and_then(|()| life.judge());
+        lived.unwrap_or_else(|why| panic!("FAILED full at {at}\n{why}"));
+        life.sim.kill(NODE);
+    }
+    println!("full at points of {operations} operations, found {found:?}");
+    for what in ["built", "failed"] {
+        assert!(found.get(what).is_some_and(|met| *met >= 10), "{what}: {found:?}");
+    }
+}
+
+fn said_of(info: &IndexInfo) -> &'static str {
+    let told = info.error.as_deref().unwrap_or_default().to_lowercase();
+    match (info.is_used, info.state) {
+        (true, _) | (_, State::Ready) => "built",
+        (false, State::Failed) => {
+            assert!(told.contains("no room"), "{info:?}");
+            "failed"
+        }
+        (false, _) => {
+            assert!(told.contains("full"), "nobody learns of the disk: {info:?}");
+            "in trouble"
+        }
+    }
+}
+
+/// F4: one shard has no room for its entries: the build fails and says why, gives back what it has taken, and the table is
+/// served; asked for again when there is room, it is built.
+#[test]
+fn a_build_without_room_fails_until_it_is_asked_for_again() {
+    let disk = new_disk();
+    let life = Life::new(&disk, &Image::new());
+    let told = life.run(async {
+        let database = life.open().await?;
+        let mut client = session(&database)?;
+        ask(&mut client, "CREATE TABLE t (id int PRIMARY KEY, a text) WITH (\"group\" = 't', buckets = 16)").await?;
+        for page in 0..20 {
+            let rows: Vec<String> =
+                (0..50).map(|n| page * 50 + n).map(|id| format!("({id}, '{}')", row_text(id))).collect();
+            ask(&mut client, &format!("INSERT INTO t VALUES {}", rows.join(", "))).await?;
+        }
+        ask(&mut client, "CREATE INDEX t_a ON t (a) WITH (global)").await?;
+        disk.trouble("/s1/", Trouble::Full);
+        let error = ask(&mut client, "WAIT FOR INDEX t_a").await.expect_err("there is no room");
+        assert_eq!(error.sqlstate, "55000");
+        assert!(error.message.contains("no room") && error.message.contains("full"), "{error}");
+        let info = database.global_indexes().await?.remove(0);
+        assert_eq!((info.state, info.is_used), (State::Failed, false));
+        let by_a = format!("SELECT id FROM t WHERE a = '{}'", row_text(77));
+        assert_eq!(ask(&mut client, &by_a).await?, [[Value::Int(77)]]);
+        ask(&mut client, "DELETE FROM t WHERE id = 78").await.map(drop).or_else(is_full)?;
+        // It stays failed, and does not try by itself.
+        disk.end_trouble();
+        life.sim.env().sleep(READY).await;
+        let info = database.global_indexes().await?.remove(0);
+        assert_eq!(info.state, State::Failed);
+        assert_eq!(entries(&database).await, Ok(Default::default()), "what it had taken is given back");
+        for name in database.shard_names() {
+            let shard = database.shard(&name).await.unwrap();
+            let consumers = shard.consumers().await.unwrap();
+            let end = shard.settled().await.unwrap();
+            assert!(consumers.iter().all(|one| one.position == end), "no log is kept: {consumers:?}");
+        }
+        ask(&mut client, "REINDEX INDEX t_a").await?;
+        ask(&mut client, "WAIT FOR INDEX t_a").await?;
+        assert_eq!(ask(&mut client, &by_a).await?, [[Value::Int(77)]]);
+        let shown = ask(&mut client, "VERIFY INDEX t_a").await?;
+        assert_eq!(shown[0][1..], [Value::Int(0), Value::Int(0), Value::Int(0)]);
+        Ok::<_, SqlError>(())
+    });
+    life.sim.kill(NODE);
+    told.expect("it ends").expect("only what is expected fails");
+}
+
+/// A value that makes a large entry.
+fn row_text(id: u32) -> String {
+    format!("{id:05}{}", "x".repeat(300))
+}
+
+fn is_full(error: SqlError) -> Result<(), SqlError> {
+    if error.sqlstate == "53100" { Ok(()) } else { Err(error) }
 }

@@ -4,9 +4,12 @@
 //!
 //! ```text
 //! clients    insert, update and delete, by id and by indexed columns, in statements and in transactions
+//! contenders want the same keys of a unique index
 //! checker    compares what indexes lead to with all rows, in one statement
-//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes
-//! faults     the process dies at an operation of its disk or at any moment; syncs and writes fail; the disk is slow
+//! operator   moves buckets of rows and of entries; drops, creates and rebuilds indexes; adds shards, and empties and
+//!            removes them
+//! faults     the process dies at an operation of its disk or at any moment; syncs and writes fail; the disk is slow; a
+//!            shard is away for a while
 //! ```
 //!
 //! When the faults have ended all indexes can be asked within a minute, they are what the rows say, and a move changes
@@ -16,12 +19,14 @@
 //! that was compared while its index could not be asked is none.
 
 use crate::client::{ask, config, session};
+use crate::contended::{self, CONTENDERS, Contender, check_keys};
 use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, TABLE, create_index, saw};
 use crate::seeds::{check_kinds, find_bugs, new_disk, run_all, seeds};
 use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
 use isles_cluster::moves::Order;
 use isles_cluster::moves::moves::{Event, Options, Plan, Span, Stage, Units};
+use isles_cluster::session::Session;
 use isles_engine::entries::EntryPart;
 use isles_engine::env::Env;
 use isles_engine::fence::{Claim, Claimed};
@@ -32,7 +37,7 @@ use isles_kernel::index::{EntryDelta, IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
 use isles_kernel::value::Value;
-use isles_sim::disk::{Crash, Disk, Times};
+use isles_sim::disk::{Crash, Disk, Times, Trouble};
 use isles_sim::exec::Sim;
 use isles_sim::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +54,7 @@ const THINKS: Duration = Duration::from_millis(12);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 2;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 180;
 /// Comparisons of such a run.
 const COMPARISONS: u64 = 200_000;
 /// From so many histories on, each kind must have been met.
@@ -57,7 +62,7 @@ const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
-const KINDS: [(&str, u64); 12] = [
+const KINDS: [(&str, u64); 18] = [
     ("process died", 40),
     ("sync failed", 5),
     ("write failed", 2),
@@ -70,6 +75,12 @@ const KINDS: [(&str, u64); 12] = [
     ("no fault", 10),
     ("entries compared around moves", 15),
     ("verified", 100),
+    ("shard came", 15),
+    ("shard left", 5),
+    ("shard away", 10),
+    ("key taken", 95),
+    ("key refused", 90),
+    ("keys looked at", 95),
 ];
 /// In virtual time: longer than any wait of the database.
 const LIFE_MAX: Duration = Duration::from_secs(2_000);
@@ -83,6 +94,9 @@ struct Swarm {
     moves_rows: bool,
     moves_entries: bool,
     builds: bool,
+    joins: bool,
+    leaves: bool,
+    absent: bool,
     crashes: bool,
     fails: bool,
     is_slow: bool,
@@ -94,11 +108,20 @@ impl Swarm {
             moves_rows: rng.chance(1, 2),
             moves_entries: rng.chance(1, 2),
             builds: rng.chance(1, 2),
+            joins: rng.chance(1, 3),
+            leaves: rng.chance(1, 6),
+            absent: rng.chance(1, 2),
             crashes: rng.chance(2, 3),
             fails: rng.chance(1, 2),
             is_slow: rng.chance(1, 2),
         }
     }
+}
+
+/// A shard that cannot be reached meanwhile.
+struct Away {
+    shard: u64,
+    looks: std::ops::Range<u64>,
 }
 
 struct Driver {
@@ -190,6 +213,9 @@ impl Driver {
         for (name, _) in INDEXES {
             ask(&mut session, &create_index(name)).await?;
         }
+        for sql in contended::CREATE {
+            ask(&mut session, sql).await?;
+        }
         Ok(database)
     }
 
@@ -213,6 +239,11 @@ impl Driver {
             let client = Client { number, session, told, rng, env: node(), thinks: THINKS };
             node().spawn_named("client", Box::pin(client.run(TXNS)));
         }
+        for number in 0..CONTENDERS {
+            let (session, told, rng) = (session(database)?, self.told.clone(), rng(&format!("contender {number}")));
+            let contender = Contender { session, told, rng, env: node(), thinks: THINKS };
+            node().spawn_named("contender", Box::pin(contender.run(TXNS)));
+        }
         let checker = self.checker(database, rng("checker"))?;
         node().spawn_named("checker", Box::pin(checker.run(CHECKS)));
         let operator = Operator {
@@ -227,17 +258,37 @@ impl Driver {
     }
 
     /// Until all have ended, or the process has died, or it is killed after so many looks.
-    async fn watch(&self, killed_at: Option<u64>) -> bool {
+    async fn watch(&self, killed_at: Option<u64>, away: Option<&Away>) -> bool {
         for look in 0.. {
             self.sim.env().sleep(LOOK).await;
+            self.strike(look, away);
             if self.disk.is_dead() || killed_at == Some(look) {
                 return false;
             }
-            if self.told.lock().unwrap().ended == CLIENTS + 2 {
+            if self.told.lock().unwrap().ended == CLIENTS + CONTENDERS + 2 {
                 break;
             }
         }
         true
+    }
+
+    fn strike(&self, look: u64, away: Option<&Away>) {
+        match away {
+            Some(away) if away.looks.start == look => {
+                saw(&self.told, "shard away");
+                self.disk.trouble(&format!("/s{}/", away.shard), Trouble::Away);
+            }
+            Some(away) if away.looks.end == look => self.disk.end_trouble(),
+            _ => {}
+        }
+    }
+
+    fn draw_away(&mut self) -> Option<Away> {
+        if !self.swarm.absent || self.rng.chance(1, 3) {
+            return None;
+        }
+        let start = self.rng.below(40);
+        Some(Away { shard: self.rng.below(SHARDS as u64), looks: start..start + 1 + self.rng.below(60) })
     }
 
     fn judge(&self) -> Result<(), String> {
@@ -256,10 +307,11 @@ impl Driver {
         let (sync, write) = self.plant_faults();
         let killed_at = self.rng.chance(1, 3).then(|| self.rng.below(100));
         let crash = *self.rng.pick(&Crash::ALL);
+        let away = self.draw_away();
         let life = async {
             let Ok(database) = self.open().await else { return None };
             if self.start(&database).is_ok() {
-                self.watch(killed_at).await;
+                self.watch(killed_at, away.as_ref()).await;
             }
             Some(database)
         };
@@ -287,11 +339,14 @@ impl Driver {
         let life = async {
             let database = self.open().await.map_err(|error| format!("it does not open: {error}"))?;
             self.start(&database).map_err(|error| error.to_string())?;
-            if !self.watch(None).await {
+            if !self.watch(None, None).await {
                 return Err("something ended it early".into());
             }
             self.judge()?;
             self.end_plans(&database).await?;
+            self.empty_shards(&database).await?;
+            let plans = database.moves().await.map_err(|error| error.to_string())?;
+            plans.iter().for_each(|plan| self.count(plan));
             self.settle(&database).await?;
             self.note(&database);
             if looks_at_moves {
@@ -313,7 +368,6 @@ impl Driver {
             let plans = database.moves().await.map_err(|error| error.to_string())?;
             let active: Vec<&Plan> = plans.iter().filter(|plan| plan.is_active()).collect();
             if active.is_empty() {
-                plans.iter().for_each(|plan| self.count(plan));
                 return Ok(());
             }
             if self.sim.elapsed() > until {
@@ -326,6 +380,22 @@ impl Driver {
                     (_, true) => database.run_move(id, true).await,
                     _ => database.command_move(id, Event::Rollback).await,
                 };
+            }
+            self.sim.env().sleep(LOOK * 10).await;
+        }
+    }
+
+    /// I-64: shards that are to be emptied are, and can be removed.
+    async fn empty_shards(&self, database: &Arc<Database>) -> Result<(), String> {
+        let mut client = session(database).map_err(|error| error.to_string())?;
+        let until = self.sim.elapsed() + SETTLES;
+        loop {
+            let leaving = leaving(&mut client).await.map_err(|error| error.to_string())?;
+            let Some(name) = leaving.first() else { return Ok(()) };
+            match ask(&mut client, &format!("DROP SHARD {name}")).await {
+                Ok(_) => saw(&self.told, "shard left"),
+                Err(error) if self.sim.elapsed() > until => return Err(format!("I-64: {name} stays: {error}")),
+                Err(_) => self.end_plans(database).await?,
             }
             self.sim.env().sleep(LOOK * 10).await;
         }
@@ -350,6 +420,9 @@ impl Driver {
                 return Err(format!("I-64: {name}: {error}, {infos:?} of {:?}", self.swarm));
             }
         }
+        let waited = ask(&mut client, &format!("WAIT FOR INDEX {}", contended::INDEX)).await;
+        waited.map_err(|error| format!("I-64: {}: {error}", contended::INDEX))?;
+        check_keys(&mut client).await?;
         if self.sim.elapsed() > until {
             return Err("I-64: the indexes were not ready within a minute".into());
         }
@@ -360,7 +433,7 @@ impl Driver {
 
     async fn verify(&self, database: &Arc<Database>) -> Result<(), String> {
         let mut client = session(database).map_err(|error| error.to_string())?;
-        for (name, _) in INDEXES {
+        for name in INDEXES.map(|(name, _)| name).into_iter().chain([contended::INDEX]) {
             let shown = ask(&mut client, &format!("VERIFY INDEX {name}")).await;
             match shown.map_err(|error| format!("VERIFY INDEX {name}: {error}"))?.as_slice() {
                 [row] if row[1..] == [Value::Int(0), Value::Int(0), Value::Int(0)] => {}
@@ -432,6 +505,17 @@ pub(crate) async fn entries(database: &Arc<Database>) -> Result<BTreeSet<String>
     Ok(all)
 }
 
+/// Shards that are to be emptied, or are.
+async fn leaving(client: &mut Session) -> Result<Vec<String>, SqlError> {
+    let shown = ask(client, "SHOW SHARDS").await?;
+    let is_leaving = |value: &Value| matches!(value, Value::Text(text) if matches!(&**text, "draining" | "drained"));
+    let named = |row: &Vec<Value>| match &row[0] {
+        Value::Text(name) => name.to_string(),
+        other => panic!("no name: {other:?}"),
+    };
+    Ok(shown.iter().filter(|row| row.iter().any(is_leaving)).map(named).collect())
+}
+
 /// Moves buckets, and meddles with indexes.
 struct Operator {
     database: Arc<Database>,
@@ -443,12 +527,17 @@ struct Operator {
 
 impl Operator {
     async fn run(mut self) {
-        for _ in 0..2 + self.rng.below(5) {
+        for _ in 0..3 + self.rng.below(6) {
             self.env.sleep(Duration::from_micros(self.rng.below(25_000))).await;
-            match self.rng.below(3) {
-                0 if self.swarm.moves_rows => self.move_some(GroupName::new(TABLE).unwrap()).await,
+            match self.rng.below(5) {
+                0 if self.swarm.moves_rows => {
+                    let group = *self.rng.pick(&[TABLE, TABLE, contended::GROUP]);
+                    self.move_some(GroupName::new(group).unwrap()).await;
+                }
                 1 if self.swarm.moves_entries => self.move_some(entry_group()).await,
                 2 if self.swarm.builds => self.meddle().await,
+                3 if self.swarm.joins => self.add_shard().await,
+                4 if self.swarm.leaves => self.remove_shard().await,
                 _ => {}
             }
         }
@@ -460,12 +549,41 @@ impl Operator {
         let Some(ranges) = policy.ranges(&group) else { return };
         let range = self.rng.pick(ranges).clone();
         let first = range.first.0 + self.rng.below(u64::from(range.last.0 - range.first.0 + 1)) as u32;
-        let target = ShardId::new(format!("s{}", self.rng.below(SHARDS as u64))).unwrap();
+        let target = self.rng.pick(&self.database.shard_names()).clone();
         let span = Span { first: BucketId(first), last: range.last };
         let complete = self.rng.chance(2, 3);
         match self.database.plan_move(order(group, range.shard, target, span, complete)).await {
             Ok(_) => saw(&self.told, "planned"),
             Err(error) => saw(&self.told, format!("not planned: {}", error.sqlstate)),
+        }
+    }
+
+    /// A shard comes, and is given rows and entries by moves as any other.
+    async fn add_shard(&mut self) {
+        if self.database.shard_names().len() >= SHARDS + 2 {
+            return;
+        }
+        let Ok(mut client) = session(&self.database) else { return };
+        match ask(&mut client, "CREATE SHARD").await {
+            Ok(_) => saw(&self.told, "shard came"),
+            Err(error) => saw(&self.told, format!("no shard: {}", error.sqlstate)),
+        }
+    }
+
+    /// A shard is to be emptied; one that is, is removed.
+    async fn remove_shard(&mut self) {
+        let Ok(mut client) = session(&self.database) else { return };
+        let Ok(leaving) = leaving(&mut client).await else { return };
+        let names = self.database.shard_names();
+        let sql = match leaving.first() {
+            Some(name) => format!("DROP SHARD {name}"),
+            None if names.len() > SHARDS - 1 => format!("ALTER SHARD {} DRAIN", self.rng.pick(&names[1..])),
+            None => return,
+        };
+        match ask(&mut client, &sql).await {
+            Ok(_) if !leaving.is_empty() => saw(&self.told, "shard left"),
+            Ok(_) => saw(&self.told, "shard drained"),
+            Err(error) => saw(&self.told, format!("shard stays: {}", error.sqlstate)),
         }
     }
 
@@ -497,7 +615,7 @@ impl Operator {
     }
 }
 
-/// I-1, I-23, I-24, I-25, I-27, I-28, I-64, I-66: clients, an operator, crashes; and what an index leads to is what is there.
+/// I-1, I-23, I-24, I-25, I-26, I-27, I-28, I-64, I-66: clients, an operator, crashes; and what an index leads to is what is there.
 #[test]
 fn indexes_lead_to_what_is_there_under_faults() {
     let seeds = seeds(SEEDS);
@@ -522,8 +640,8 @@ fn quiet_driver() -> Driver {
     let sim = Sim::new(1);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
-    let [moves_rows, moves_entries, builds, crashes, fails, is_slow] = [false; 6];
-    let swarm = Swarm { moves_rows, moves_entries, builds, crashes, fails, is_slow };
+    let [moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow] = [false; 9];
+    let swarm = Swarm { moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow };
     Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None }
 }
 
@@ -549,7 +667,7 @@ fn stale_entries_yield_no_row() {
     let life = async {
         let database = driver.open().await.map_err(|error| error.to_string())?;
         driver.start(&database).map_err(|error| error.to_string())?;
-        driver.watch(None).await;
+        driver.watch(None, None).await;
         driver.settle(&database).await?;
         plant_stale_entries(&database).await?;
         let mut checker = driver.checker(&database, driver.sim.rng("stale")).map_err(|error| error.to_string())?;
@@ -581,8 +699,12 @@ fn a_comparison_is_led_and_scans_in_one_statement() {
     }
 }
 
-/// I-69, planted bugs 9 and 10: each breaks a history.
+/// I-69, planted bugs 9 and 10, and planted bug 18: each breaks a history.
 #[test]
 fn planted_bugs_of_indexes_are_found() {
-    find_bugs(&[Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt], SEEDS_FOR_BUGS, run);
+    find_bugs(
+        &[Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt, Planted::KeysKept],
+        SEEDS_FOR_BUGS,
+        run,
+    );
 }

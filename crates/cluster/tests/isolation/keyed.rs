@@ -58,7 +58,7 @@ pub(crate) fn saw(told: &Shared, what: impl Into<String>) {
     *told.lock().unwrap().seen.entry(what.into()).or_default() += 1;
 }
 
-fn object(told: &Shared, why: String) {
+pub(crate) fn object(told: &Shared, why: String) {
     told.lock().unwrap().wrong.get_or_insert(why);
 }
 

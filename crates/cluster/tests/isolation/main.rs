@@ -7,6 +7,7 @@
 //!   * I-1, I-20  what was acknowledged is there after any crash, on all shards; the rest wholly or not at all
 //!   * I-19  transactions are serializable and respect real time; on PostgreSQL they keep the level asked for
 //!   * I-23, I-24, I-27, I-28  what a global index leads to is what is there
+//!   * I-26  no key of a unique one has two rows, and none stays taken
 //!   * I-66  nobody waits without end
 //!   * I-69  planted bugs are found
 
@@ -14,6 +15,7 @@
 
 mod building;
 mod client;
+mod contended;
 mod indexed;
 mod keyed;
 mod moving;

@@ -691,13 +691,15 @@ impl PgTransaction {
     /// Begins, if it has not begun, and passes the fences of `claim`.
     async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
         self.binding.check(&ActsFor::Nobody, &claim.units)?;
+        let led = Claim { still: claim.still.clone(), ..Claim::new(claim.version, Vec::new()) };
         let (own, others) = self.split(claim);
         self.enter_units(conn, begin, others, self.isolation).await?;
-        match own.units.is_empty() {
-            true => Ok(()),
+        if !own.units.is_empty() {
             // Others do not see the groups that this transaction has made, so there is nothing to compare with.
-            false => self.enter_units(conn, None, own, Isolation::ReadCommitted).await,
+            self.enter_units(conn, None, own, Isolation::ReadCommitted).await?;
         }
+        // Whoever keeps a snapshot has it by now; who takes one for each statement compares when that has run.
+        led.check_still()
     }
 
     /// The units of groups that the transaction has made, and the others.

@@ -247,6 +247,8 @@ pub(crate) async fn what_a_transaction_was_led_by_is_compared_at_its_beginning(w
     assert_eq!(read, Err(ShardError::Overtaken));
     let written = db.execute(Request::write(claim(), vec![insert_user(1, "a", 0)])).await;
     assert_eq!(written, Err(ShardError::Overtaken));
+    let begun = db.begin(Begin::new(claim(), Access::Write)).await;
+    assert_eq!(begun.err(), Some(ShardError::Overtaken));
     assert_eq!(db.count("users").await, 0);
     holds.store(true, Ordering::SeqCst);
     let mut open = db.begin(Begin::new(claim(), Access::Write)).await.unwrap();

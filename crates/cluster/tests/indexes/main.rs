@@ -135,5 +135,10 @@ mod runs {
         keys_are_free_after_a_restart,
         upserts_find_what_is_in_the_way,
         contended_upserts_count_once,
+        a_primary_key_without_the_shard_key_is_unique,
+        updates_keep_such_a_primary_key,
+        upserts_find_such_a_primary_key,
+        such_a_primary_key_is_shown_and_grouped_by,
+        such_a_table_changes_and_moves,
     }
 }

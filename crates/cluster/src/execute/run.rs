@@ -65,7 +65,7 @@ const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
-type Row = Vec<Value>;
+pub(super) type Row = Vec<Value>;
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a plan gave.
@@ -513,6 +513,18 @@ impl<'a> Runner<'a> {
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
         let places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        self.shards_at(node, places, access, txn, policy).await
+    }
+
+    /// The rows of a fragment that runs there.
+    pub(super) async fn shards_at(
+        &self,
+        node: &ShardsNode,
+        places: Places,
+        access: Access,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
         txn.rely_on(places.still.as_ref());
         if let (Some(place), Access::Read) = (only(&places), access)
             && txn.reads_committed(place.0)
@@ -592,10 +604,16 @@ impl<'a> Runner<'a> {
         txn: &mut Txn,
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
-        let mut inputs = Vec::with_capacity(node.inputs.len());
+        let mut inputs: Vec<(String, Vec<(String, DataType)>, Vec<Row>)> = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             let rows = match &input.rows {
                 StageRows::Node(node) => self.node(node, access, txn, policy).await?,
+                StageRows::Lookup(lookup) => {
+                    let before = inputs.iter().find(|(name, ..)| *name == lookup.input);
+                    let missing = || SqlError::new("XX000", "an input that another is read by is not there");
+                    let (_, _, rows) = before.ok_or_else(missing)?;
+                    self.look_up(lookup, rows, access, txn, policy).await?
+                }
                 StageRows::System(relation) => self.sources.system_rows(relation)?,
             };
             let mut columns = Vec::with_capacity(input.columns.len());
@@ -605,7 +623,7 @@ impl<'a> Runner<'a> {
                 // A column of the system's tables whose type has no values of ours is null or a text.
                 let known = match &input.rows {
                     StageRows::System(_) => Some(carrier(field.ty.oid).unwrap_or(DataType::Text)),
-                    StageRows::Node(_) => carrier(field.ty.oid),
+                    StageRows::Node(_) | StageRows::Lookup(_) => carrier(field.ty.oid),
                 };
                 columns.push((field.name.clone(), known.ok_or_else(untold)?));
             }

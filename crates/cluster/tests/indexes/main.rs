@@ -108,6 +108,10 @@ mod runs {
         columns_may_move,
         expressions_and_some_rows_are_indexed,
         shards_come_and_go,
+        a_join_asks_the_shards_of_its_values,
+        a_join_by_values_gives_what_any_join_gives,
+        a_join_by_values_sees_its_own_transaction,
+        a_join_by_values_is_of_one_moment,
     }
     on_both_engines! {
         jobs:

@@ -66,6 +66,8 @@ const LED_ATTEMPTS: u32 = 3;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
 pub(super) type Row = Vec<Value>;
+/// A table of a stage: its name, columns and rows.
+type Gathered = (String, Vec<(String, DataType)>, Vec<Row>);
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a plan gave.
@@ -604,7 +606,7 @@ impl<'a> Runner<'a> {
         txn: &mut Txn,
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
-        let mut inputs: Vec<(String, Vec<(String, DataType)>, Vec<Row>)> = Vec::with_capacity(node.inputs.len());
+        let mut inputs: Vec<Gathered> = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             let rows = match &input.rows {
                 StageRows::Node(node) => self.node(node, access, txn, policy).await?,

@@ -180,6 +180,10 @@ pub struct Key {
     /// index cannot be renamed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
+    /// The primary key, where that lacks the shard key: a global unique index. Shards have no index besides, since
+    /// their own primary key has its name and begins with its columns.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub primary: bool,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -296,7 +300,8 @@ pub struct Table {
     pub name: String,
     pub kind: TableKind,
     pub columns: Vec<Column>,
-    /// Names of the columns that identify a row; never empty, since a change must say which row it is about.
+    /// Names of the columns that identify a row on its shard; never empty, since a change must say which row it is about.
+    /// What clients call the primary key is [`Table::declared_key`].
     pub primary_key: Vec<String>,
     /// Secondary indexes and unique keys.
     #[serde(default)]
@@ -305,7 +310,7 @@ pub struct Table {
     pub foreign_keys: Vec<ForeignKey>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// The primary key's name, when it is not `<table>_pkey`.
+    /// The primary key's name, when it is not `<table>_pkey` and no key has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary_key_name: Option<String>,
     /// The table was made without a primary key: its key is [`HIDDEN_KEY_COLUMN`].
@@ -336,10 +341,26 @@ impl Table {
 
     /// The name of the primary key, as a constraint and as an index.
     pub fn primary_key_name(&self) -> String {
-        match &self.primary_key_name {
-            Some(name) => name.clone(),
-            None => fitting_name(self.plain_name(), "", "pkey"),
+        match (self.primary_index(), &self.primary_key_name) {
+            (Some(key), _) => key.name.clone(),
+            (None, Some(name)) => name.clone(),
+            (None, None) => fitting_name(self.plain_name(), "", "pkey"),
         }
+    }
+
+    /// The global index that keeps the primary key unique, where that lacks the shard key.
+    pub fn primary_index(&self) -> Option<&Key> {
+        self.keys.iter().find(|key| key.primary)
+    }
+
+    /// The columns of the primary key as it was declared. Of a table that was made without one it is the hidden one.
+    pub fn declared_key(&self) -> &[String] {
+        self.primary_index().map_or(&self.primary_key, |key| &key.columns)
+    }
+
+    /// Indexes and keys that a shard has besides its primary key.
+    pub fn shard_keys(&self) -> impl Iterator<Item = &Key> {
+        self.keys.iter().filter(|key| !key.primary)
     }
 
     /// What PostgreSQL calls its schema.
@@ -858,6 +879,37 @@ mod tests {
             create(&|t| t.columns[1].default = Some(Value::Int(1))),
             "the default of \"email\" is of another type"
         );
+    }
+
+    #[test]
+    fn a_primary_key_without_the_shard_key_leads_that_of_the_shards() {
+        let entries = format!("{INDEX_NAMESPACE}.1");
+        let key = Key { constraint: true, primary: true, global: Some(entries.clone()), ..Key::unique("p", &["id"]) };
+        let group = GroupName::new("users").expect("valid");
+        let kind = TableKind::Hash { group, shard_by: vec!["email".into()], buckets: 8 };
+        let mut table = Table { kind, keys: vec![key], ..users() };
+        table.columns[1].nullable = false;
+        table.primary_key.push("email".into());
+        let made = [
+            SchemaChange::CreateNamespace { namespace: INDEX_NAMESPACE.into() },
+            SchemaChange::CreateTable(entries_table(&entries)),
+        ];
+        let with = |table: &Table| [&made[..], &[SchemaChange::CreateTable(table.clone())]].concat();
+        let schema = Schema::default().apply(&with(&table)).expect("valid");
+        let drop = SchemaChange::DropKey { table: "users".into(), key: "p".into() };
+        let dropped = schema.apply(&[drop]).expect_err("refused").to_string();
+        assert_eq!(dropped, "the primary key of \"users\" cannot be dropped");
+        let wrong: [&dyn Fn(&mut Table); 4] = [
+            &|table| table.primary_key.reverse(),
+            &|table| table.keys[0].unique = false,
+            &|table| table.keys[0].columns.push("email".into()),
+            &|table| table.kind = TableKind::Tenant,
+        ];
+        for edit in wrong {
+            let mut table = table.clone();
+            edit(&mut table);
+            assert_eq!(error(&with(&table)), "the primary key of \"users\" is not in its place");
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! what came of it when it ran, is for the caller to say ([`Detail`]).
 
 use crate::plan::{
-    Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Merge, ModifyPlan, Node, Plan, Probe, ProbePart,
-    QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch, UniqueCheck, Upsert,
+    Fragment, InsertPlan, InsertRows, InsertTarget, KeyExprs, Lookup, MAX_LOOKUP_VALUES, Merge, ModifyPlan, Node, Plan,
+    Probe, ProbePart, QueryPlan, RewriteKind, RewritePlan, ShardsNode, StageNode, StageRows, Target, Touch,
+    UniqueCheck, Upsert,
 };
 use crate::tree::{Context, Expr, ExprKind, Field};
 use isles_kernel::error::SqlError;
@@ -198,11 +199,23 @@ fn stage(stage: &StageNode, detail: &dyn Detail) -> Result<Entry, SqlError> {
         let entry = Entry::new(format!("Input {} ({})", input.name, names(&input.columns)), "");
         below.push(match &input.rows {
             StageRows::Node(inner) => entry.with(vec![node(inner, detail)?]),
+            StageRows::Lookup(lookup) => entry.with(self::lookup(stage, lookup, detail)?),
             StageRows::System(name) => entry.with(vec![Entry::new("System", name)]),
         });
     }
     below.extend(fragment(&stage.query, detail)?);
     Ok(Entry::new("Stage", "").with(below))
+}
+
+/// What is read by the values of an input, and what is where these are too many.
+fn lookup(stage: &StageNode, lookup: &Lookup, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {
+    let input = stage.inputs.iter().find(|input| input.name == lookup.input);
+    let column = input.and_then(|input| input.columns.get(lookup.column)).map_or("", |field| &field.name);
+    let values = format!("${} are the values of {}.{column}", lookup.param + 1, lookup.input);
+    let some = Entry::new("Lookup", values).with(vec![shards(&lookup.some, detail)?]);
+    let all =
+        Entry::new(format!("For more than {MAX_LOOKUP_VALUES} values"), "").with(vec![node(&lookup.all, detail)?]);
+    Ok(vec![some, all])
 }
 
 fn fragment(fragment: &Fragment, detail: &dyn Detail) -> Result<Vec<Entry>, SqlError> {

@@ -12,6 +12,7 @@ pub(crate) mod build;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod functions;
+mod lookup;
 mod place;
 mod probe;
 mod query;
@@ -29,6 +30,9 @@ use isles_kernel::names::GroupName;
 use isles_kernel::schema::Table;
 use isles_kernel::value::{DataType, Value};
 use std::sync::{Arc, OnceLock};
+
+/// Values of an input that another is read by. With more of them, all of the other is read.
+pub const MAX_LOOKUP_VALUES: usize = 1_000;
 
 /// What a plan depends on besides the statement. Routing is not among it: a plan outlives moves.
 #[derive(Debug, Clone, Default)]
@@ -116,9 +120,7 @@ impl Node {
     fn uses_tenant(&self) -> bool {
         match self {
             Node::Shards(node) => of_tenant(&node.target, &node.touches),
-            Node::Stage(node) => {
-                node.inputs.iter().any(|input| matches!(&input.rows, StageRows::Node(node) if node.uses_tenant()))
-            }
+            Node::Stage(node) => node.inputs.iter().filter_map(|input| input.rows.node()).any(Node::uses_tenant),
         }
     }
 
@@ -127,9 +129,10 @@ impl Node {
             Node::Shards(node) => found.push(&node.fragment),
             Node::Stage(node) => {
                 for input in &node.inputs {
-                    if let StageRows::Node(node) = &input.rows {
-                        node.fragments(found);
+                    if let StageRows::Lookup(lookup) = &input.rows {
+                        found.push(&lookup.some.fragment);
                     }
+                    input.rows.node().into_iter().for_each(|node| node.fragments(found));
                 }
                 found.push(&node.query);
             }
@@ -218,8 +221,37 @@ pub struct StageInput {
 #[derive(Debug)]
 pub enum StageRows {
     Node(Node),
+    /// Those that match an input before it.
+    Lookup(Box<Lookup>),
     /// A table of `pg_catalog` or `information_schema`, as `schema.name`.
     System(String),
+}
+
+impl StageRows {
+    /// What gives all of them.
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            StageRows::Node(node) => Some(node),
+            StageRows::Lookup(lookup) => Some(&lookup.all),
+            StageRows::System(_) => None,
+        }
+    }
+}
+
+/// Rows that are wanted only where a column of theirs equals one of an input before them, and of which the values of that
+/// say where they are.
+#[derive(Debug)]
+pub struct Lookup {
+    /// The input that has the values.
+    pub input: String,
+    /// The position of the column there.
+    pub column: usize,
+    /// The parameter of `some` that is an array of all its values, but for nulls. The client's is another one, or none.
+    pub param: usize,
+    /// Rows that have one of the values.
+    pub some: Box<ShardsNode>,
+    /// All rows, for more than [`MAX_LOOKUP_VALUES`].
+    pub all: Node,
 }
 
 /// Which shards.

@@ -2,7 +2,8 @@
 //!
 //! What an index says is of the moment at which it is asked. So all indexes that a statement wants are asked before its
 //! first snapshot is taken, and what they said must still hold then (I-24). A transaction that has a snapshot already
-//! asks all shards: rows that have gone since are in its snapshot, and not in the index.
+//! asks all shards: rows that have gone since are in its snapshot, and not in the index. What is read by values of
+//! something else knows its keys later ([`super::lookup`]).
 //!
 //! At `read committed` on PostgreSQL a statement takes its snapshot when it runs, and there is nothing to compare before. So
 //! it is compared afterwards: if keys were added since the look, it looks again and runs on the shards that it has not
@@ -55,6 +56,10 @@ impl Led {
     pub(crate) fn give_up(&self) {
         self.gives_up.store(true, Ordering::Relaxed);
         self.forget();
+    }
+
+    pub(super) fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::Relaxed)
     }
 
     fn get(&self, target: &IndexTarget) -> Option<Option<Arc<Found>>> {
@@ -141,8 +146,12 @@ impl Runner<'_> {
         Ok(())
     }
 
-    async fn look(&self, target: &IndexTarget, policy: &RoutingPolicy) -> Result<Option<Arc<Found>>, SqlError> {
-        if self.led.gives_up.load(Ordering::Relaxed) {
+    pub(super) async fn look(
+        &self,
+        target: &IndexTarget,
+        policy: &RoutingPolicy,
+    ) -> Result<Option<Arc<Found>>, SqlError> {
+        if self.led.gives_up() {
             self.database.indexes.note_fallback();
             return Ok(None);
         }
@@ -273,7 +282,7 @@ fn as_part(bound: &Bound<Value>, padded: bool) -> Bound<Part<'_>> {
     }
 }
 
-/// All targets of a plan that are found by indexes.
+/// All targets of a plan that are found by indexes, but for those that wait for values of others.
 fn targets(plan: &Plan) -> Vec<&IndexTarget> {
     let mut found = Vec::new();
     match plan {
@@ -300,11 +309,7 @@ fn collect<'a>(node: &'a Node, found: &mut Vec<&'a IndexTarget>) {
     match node {
         Node::Shards(node) => found.extend(of(&node.target)),
         Node::Stage(stage) => {
-            for input in &stage.inputs {
-                if let StageRows::Node(node) = &input.rows {
-                    collect(node, found);
-                }
-            }
+            stage.inputs.iter().filter_map(|input| input.rows.node()).for_each(|node| collect(node, found));
         }
     }
 }

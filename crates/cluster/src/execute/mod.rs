@@ -12,6 +12,9 @@
 //!   * [`merge`]        the order of rows
 //!   * [`stream`]       results too large to gather
 //!   * [`run`]          plans
+//!   * [`led`]          shards that global indexes name
+//!   * [`lookup`]       inputs that are read by the values of others
+//!   * [`unique`]       keys that no two rows may have
 //!   * [`import`]       rows that an operator puts into one shard
 
 pub(crate) mod bounds;
@@ -20,6 +23,7 @@ pub(crate) mod import;
 pub(crate) mod inputs;
 pub(crate) mod key;
 pub(crate) mod led;
+pub(crate) mod lookup;
 pub(crate) mod merge;
 pub(crate) mod numbers;
 pub(crate) mod run;

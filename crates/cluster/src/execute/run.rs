@@ -65,7 +65,9 @@ const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
-type Row = Vec<Value>;
+pub(super) type Row = Vec<Value>;
+/// A table of a stage: its name, columns and rows.
+type Gathered = (String, Vec<(String, DataType)>, Vec<Row>);
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a plan gave.
@@ -512,7 +514,19 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let mut places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        let places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        self.shards_at(node, places, access, txn, policy).await
+    }
+
+    /// The rows of a fragment that runs there.
+    pub(super) async fn shards_at(
+        &self,
+        node: &ShardsNode,
+        mut places: Places,
+        access: Access,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Vec<Row>, SqlError> {
         txn.rely_on(places.still.as_ref());
         let late = txn.compares_late().then(|| places.still.take()).flatten();
         if let (Some(place), Access::Read, None) = (only(&places), access, &late)
@@ -595,10 +609,16 @@ impl<'a> Runner<'a> {
         txn: &mut Txn,
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
-        let mut inputs = Vec::with_capacity(node.inputs.len());
+        let mut inputs: Vec<Gathered> = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             let rows = match &input.rows {
                 StageRows::Node(node) => self.node(node, access, txn, policy).await?,
+                StageRows::Lookup(lookup) => {
+                    let before = inputs.iter().find(|(name, ..)| *name == lookup.input);
+                    let missing = || SqlError::new("XX000", "an input that another is read by is not there");
+                    let (_, _, rows) = before.ok_or_else(missing)?;
+                    self.look_up(lookup, rows, access, txn, policy).await?
+                }
                 StageRows::System(relation) => self.sources.system_rows(relation)?,
             };
             let mut columns = Vec::with_capacity(input.columns.len());
@@ -608,7 +628,7 @@ impl<'a> Runner<'a> {
                 // A column of the system's tables whose type has no values of ours is null or a text.
                 let known = match &input.rows {
                     StageRows::System(_) => Some(carrier(field.ty.oid).unwrap_or(DataType::Text)),
-                    StageRows::Node(_) => carrier(field.ty.oid),
+                    StageRows::Node(_) | StageRows::Lookup(_) => carrier(field.ty.oid),
                 };
                 columns.push((field.name.clone(), known.ok_or_else(untold)?));
             }

@@ -230,6 +230,11 @@ impl Txn {
         !self.has_begun() && !has_told
     }
 
+    /// The shards that it is on.
+    pub(super) fn shards(&self) -> impl Iterator<Item = &ShardId> {
+        self.parts.keys()
+    }
+
     pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
         self.parts.contains_key(shard)
     }
@@ -305,8 +310,25 @@ impl Txn {
         }
     }
 
+    /// Leaves out shards that an index has not named, although it has snapshots of others from before the look: what it has
+    /// read must still be so, and nothing may have come from the ones to the others meanwhile.
+    pub(super) async fn pass_by(&mut self, shards: Vec<ShardId>, bounds: &Bounds) -> Result<(), SqlError> {
+        if shards.is_empty() {
+            return Ok(());
+        }
+        let taken = self.database.latches.shared(&shards);
+        let _latch = bounds.wait(&*self.database.env, taken).await?;
+        for shard in &shards {
+            self.check_moment(shard)?;
+        }
+        match self.parts.values_mut().all(Part::is_current) {
+            true => Ok(()),
+            false => Err(moment_passed("a shard that was read before has changed")),
+        }
+    }
+
     /// Whether it only reads, at a level that promises one moment. One that writes makes sure at its end.
-    fn is_of_one_moment(&self) -> bool {
+    pub(super) fn is_of_one_moment(&self) -> bool {
         let promised = match self.modes.isolation {
             Isolation::ReadCommitted => false,
             Isolation::RepeatableRead => self.modes.read_only,

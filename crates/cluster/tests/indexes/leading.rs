@@ -260,3 +260,174 @@ pub(crate) async fn rows_that_move_to_a_new_shard_count_once(db: World) {
     assert_eq!(by_email(&mut client, "changed").await, Vec::<String>::new());
     assert_eq!(asked(&before, &work(&db)), 0, "no entry leads anywhere");
 }
+
+/// Users, and invitations to some of them, which are sharded by something else.
+async fn invites(db: &Db) -> Client {
+    let mut client = users(db).await;
+    client.run("CREATE TABLE invites (id int PRIMARY KEY, mail text, n bigint) WITH (\"group\" = 'invites')").await;
+    client.run("INSERT INTO users SELECT i, CASE WHEN i % 10 > 0 THEN 'e' || i % 40 END, i FROM generate_series(1, 120) AS s (i)").await;
+    client.run("INSERT INTO invites SELECT i, CASE WHEN i % 5 > 0 THEN 'e' || i * 3 END, i * 2 FROM generate_series(1, 30) AS s (i)").await;
+    client
+}
+
+/// What is joined by an indexed column, or by a shard key, is asked for where its values are.
+pub(crate) async fn a_join_asks_the_shards_of_its_values(db: World) {
+    let mut client = users(&db).await;
+    client.run("CREATE TABLE invites (id int PRIMARY KEY, mail text, n bigint) WITH (\"group\" = 'invites')").await;
+    client.run("INSERT INTO users SELECT i, 'e' || i, i FROM generate_series(1, 100) AS s (i)").await;
+    client.run("INSERT INTO invites SELECT i, 'e' || i * 2, i + 1 FROM generate_series(1, 80) AS s (i)").await;
+    client.run("WAIT FOR INDEX users_email").await;
+    let by_email = "SELECT u.id FROM invites i JOIN users u ON u.email = i.mail WHERE i.id = ";
+    let by_key = "SELECT u.id FROM invites i JOIN users u ON u.id = i.n WHERE i.id = ";
+    for _ in 0..2 {
+        for id in [3, 17, 40] {
+            for (query, found) in [(by_email, id * 2), (by_key, id + 1)] {
+                let before = work(&db);
+                assert_eq!(client.run(&format!("{query}{id}")).await, [found.to_string()]);
+                let after = work(&db);
+                assert!(asked(&before, &after) <= 2, "{query}{id}: {before:?}, {after:?}");
+            }
+        }
+        let before = work(&db);
+        assert_eq!(client.run(&format!("{by_email}70")).await, Vec::<String>::new());
+        assert_eq!(asked(&before, &work(&db)), 1, "nobody has such an address");
+        settle(&db).await;
+    }
+    let shown = client.run(&format!("EXPLAIN {by_email}3")).await.join("\n");
+    for part in
+        ["Lookup: $1 are the values of stage_1.mail", "Index: users_email (email in $1)", "For more than 1000 values"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let ran = client.run(&format!("EXPLAIN ANALYZE {by_email}3")).await.join("\n");
+    assert_eq!(ran.matches("Shard s").count(), 2, "{ran}");
+}
+
+/// Each join is compared with one whose condition no index knows.
+pub(crate) async fn a_join_by_values_gives_what_any_join_gives(db: World) {
+    let mut client = invites(&db).await;
+    client.run("INSERT INTO invites VALUES (1000, 'e7', 9000000000), (1001, 'none', NULL), (1002, '', -1)").await;
+    let queries = [
+        "SELECT i.id, u.id FROM invites i JOIN users u ON {} WHERE i.id IN (1, 2, 3, 5, 1000, 1001)",
+        "SELECT i.id, u.id FROM invites i JOIN users u ON {} AND u.n > 50 WHERE i.n > 10",
+        "SELECT i.id, u.id FROM invites i, users u WHERE {} AND i.id = 7",
+        "SELECT i.id, u.id FROM invites i LEFT JOIN users u ON {} WHERE i.id IN (1, 2, 3, 5, 1000, 1001)",
+        "SELECT i.id, u.id FROM users u RIGHT JOIN invites i ON {} AND u.n > 50 WHERE i.id < 20",
+        "SELECT i.id, u.id FROM users u LEFT JOIN invites i ON {} AND i.id = 3",
+        "SELECT i.id, u.id FROM invites i RIGHT JOIN users u ON {} AND i.id = 3",
+        "SELECT i.id, u.id FROM invites i FULL JOIN users u ON {}",
+        "SELECT i.id, u.id FROM invites i LEFT JOIN users u ON {} WHERE i.id < 9 AND u.id IS NULL",
+        "SELECT i.id, u.id, v.id FROM invites i JOIN users u ON {} JOIN users v ON v.n = u.n + 1 WHERE i.id = 3",
+        "SELECT i.id, u.id, j.id FROM invites i LEFT JOIN (users u JOIN invites j ON j.n = u.n) ON {} WHERE i.id < 5",
+        "SELECT i.id, 0 FROM invites i WHERE i.id < 12 AND EXISTS (SELECT FROM users u WHERE {})",
+        "SELECT i.id, 0 FROM invites i WHERE i.id < 12 AND NOT EXISTS (SELECT FROM users u WHERE {})",
+        "SELECT i.id, (SELECT count(*) FROM users u WHERE {}) FROM invites i WHERE i.id < 12",
+        "WITH i AS MATERIALIZED (SELECT * FROM invites WHERE id < 9) SELECT i.id, u.id FROM i JOIN users u ON {}",
+        "SELECT i.id, u.id FROM (SELECT * FROM invites ORDER BY id LIMIT 4) i LEFT JOIN users u ON {}",
+        "SELECT i.id, u.id FROM invites i JOIN users u ON {}",
+    ];
+    let lists = [
+        ("email IN", "email || '' IN", "SELECT mail FROM invites WHERE id < 12"),
+        ("email = ANY", "email || '' = ANY", "SELECT max(mail) FROM invites GROUP BY id % 3"),
+        ("email NOT IN", "email || '' NOT IN", "SELECT mail FROM invites WHERE id IN (1, 2, 3)"),
+        ("email NOT IN", "email || '' NOT IN", "SELECT mail FROM invites WHERE id IN (1, 5)"),
+        ("id IN", "id + 0 IN", "SELECT n FROM invites WHERE id = 7"),
+        ("n > 50 AND email IN", "n > 50 AND email || '' IN", "SELECT mail FROM invites"),
+    ];
+    let joins = [
+        ("u.email = i.mail", "u.email || '' = i.mail"),
+        ("i.n = u.id", "i.n = u.id + 0"),
+        ("u.id = i.id", "u.id + 0 = i.id"),
+    ];
+    for round in 0..2 {
+        for query in queries {
+            for (led, other) in joins {
+                let rows = |on: &str| format!("SELECT * FROM ({}) s ORDER BY 1, 2", query.replace("{}", on));
+                let (by_values, by_scan) = (client.run(&rows(led)).await, client.run(&rows(other)).await);
+                assert_eq!(by_values, by_scan, "{query}, {led}, round {round}");
+            }
+        }
+        for (led, other, list) in lists {
+            let rows = |what: &str| format!("SELECT id FROM users WHERE {what} ({list}) ORDER BY id");
+            assert_eq!(client.run(&rows(led)).await, client.run(&rows(other)).await, "{led} ({list}), round {round}");
+        }
+        settle(&db).await;
+    }
+    // More values than are looked for.
+    client.run("INSERT INTO invites SELECT i, 'e' || i, i FROM generate_series(2001, 3500) AS s (i)").await;
+    let many = |on: &str| format!("SELECT count(*) FROM invites i JOIN users u ON {on} WHERE i.id > 0");
+    for (led, other) in joins {
+        assert_eq!(client.run(&many(led)).await, client.run(&many(other)).await, "{led}");
+    }
+    assert_eq!(client.run(&many(joins[0].0)).await, ["36"]);
+}
+
+/// Rows that only the transaction sees are joined, and those that it does not see are not.
+pub(crate) async fn a_join_by_values_sees_its_own_transaction(db: World) {
+    let mut client = invites(&db).await;
+    let joined = "SELECT u.id FROM invites i JOIN users u ON u.email = i.mail WHERE i.id = 500 ORDER BY u.id";
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        client.run("INSERT INTO invites VALUES (500, 'mine')").await;
+        assert_eq!(client.run(joined).await, Vec::<String>::new(), "{level}");
+        client.run("INSERT INTO users VALUES (501, 'mine'), (502, 'mine'), (503, 'mine'), (504, 'other')").await;
+        assert_eq!(client.run(joined).await, ["501", "502", "503"], "{level}");
+        client.run("UPDATE users SET email = 'other' WHERE id = 502").await;
+        assert_eq!(client.run(joined).await, ["501", "503"], "{level}");
+        client.run("ROLLBACK").await;
+        assert_eq!(client.run(joined).await, Vec::<String>::new(), "{level}");
+    }
+    // What has gone since its snapshot is there for it, or it is told to try again.
+    client.run("INSERT INTO invites VALUES (500, 'kept')").await;
+    client.run("INSERT INTO users SELECT i, 'kept', 0 FROM generate_series(601, 608) AS s (i)").await;
+    settle(&db).await;
+    client.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await;
+    assert_eq!(client.run("SELECT count(*) FROM users WHERE n = 0").await, ["8"]);
+    db.client().run("DELETE FROM users WHERE email = 'kept'").await;
+    settle(&db).await;
+    match client.try_run(joined).await {
+        Ok(found) => assert_eq!(found.len(), 8),
+        Err(error) => assert_eq!(error.sqlstate, "40001"),
+    }
+    client.run("ROLLBACK").await;
+    assert_eq!(client.run(joined).await, Vec::<String>::new());
+}
+
+/// I-24: a row that goes from shard to shard while it is joined is found once each time, wherever the index says it is.
+pub(crate) async fn a_join_by_values_is_of_one_moment(db: World) {
+    let mut client = invites(&db).await;
+    client.run("INSERT INTO invites VALUES (500, 'wanderer')").await;
+    client.run("INSERT INTO users VALUES (1000, 'wanderer')").await;
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let (mut client, over) = (db.client(), over.clone());
+        async move {
+            let mut at = 1_000;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let moved = client.try_run(&format!("UPDATE users SET id = {} WHERE id = {at}", at + 1)).await;
+                match moved {
+                    Ok(_) => at += 1,
+                    Err(error) => assert_eq!(error.sqlstate, "40001", "{error}"),
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            at
+        }
+    });
+    let mut found = 0;
+    for n in 0..300 {
+        // The invitation's shard alone, or all of them, are read before the index is asked.
+        let filter = if n % 3 == 0 { "i.mail LIKE 'wander%'" } else { "i.id = 500" };
+        let joined = format!("SELECT u.email FROM invites i JOIN users u ON u.email = i.mail WHERE {filter}");
+        match client.try_run(&joined).await {
+            Ok(rows) => {
+                assert_eq!(rows, ["wanderer"], "{n}");
+                found += 1;
+            }
+            Err(error) => assert_eq!(error.sqlstate, "40001", "{error}"),
+        }
+    }
+    over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let moves = writer.await.unwrap() - 1_000;
+    assert!(found > 30 && moves > 5, "{found} of 300 were answered, {moves} moves");
+}

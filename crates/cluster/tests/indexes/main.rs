@@ -111,6 +111,10 @@ mod runs {
         expressions_and_some_rows_are_indexed,
         shards_come_and_go,
         rows_that_move_to_a_new_shard_count_once,
+        a_join_asks_the_shards_of_its_values,
+        a_join_by_values_gives_what_any_join_gives,
+        a_join_by_values_sees_its_own_transaction,
+        a_join_by_values_is_of_one_moment,
     }
     on_both_engines! {
         jobs:
@@ -138,5 +142,10 @@ mod runs {
         keys_are_free_after_a_restart,
         upserts_find_what_is_in_the_way,
         contended_upserts_count_once,
+        a_primary_key_without_the_shard_key_is_unique,
+        updates_keep_such_a_primary_key,
+        upserts_find_such_a_primary_key,
+        such_a_primary_key_is_shown_and_grouped_by,
+        such_a_table_changes_and_moves,
     }
 }

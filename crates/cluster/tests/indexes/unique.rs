@@ -316,6 +316,157 @@ pub(crate) async fn contended_upserts_count_once(world: World) {
     assert!(done >= 60, "{done} of 120");
 }
 
+/// A table whose rows are with their owner, and are known by a number of their own.
+async fn files(world: &World) -> Client {
+    let mut client = world.client();
+    client.run("CREATE TABLE files (id bigint PRIMARY KEY, owner text NOT NULL, n int) WITH (shard_by = 'owner', \"group\" = 'files')").await;
+    client
+}
+
+async fn owners(client: &mut Client) -> Vec<String> {
+    client.run("SELECT id, owner FROM files ORDER BY id").await
+}
+
+/// I-26: the primary key holds over all owners, wherever they are.
+pub(crate) async fn a_primary_key_without_the_shard_key_is_unique(world: World) {
+    let mut client = files(&world).await;
+    client.run("INSERT INTO files VALUES (1, 'ann')").await;
+    for round in 0..2 {
+        for owner in ["ann", "bob", "cid", "dan", "eve", "fay"] {
+            let error = client.try_run(&format!("INSERT INTO files VALUES (1, '{owner}')")).await.unwrap_err();
+            assert_eq!(error.sqlstate, "23505", "round {round}");
+            assert_eq!(error.message, "duplicate key value violates unique constraint \"files_pkey\"");
+            assert_eq!(error.detail.as_deref(), Some("Key (id)=(1) already exists."));
+        }
+        settle(&world).await;
+    }
+    assert_eq!(client.fails("INSERT INTO files VALUES (2, 'ann'), (2, 'bob')").await, "23505");
+    let null = client.try_run("INSERT INTO files VALUES (NULL, 'ann')").await.unwrap_err();
+    assert_eq!((null.sqlstate, null.column.as_deref()), ("23502", Some("id")));
+    let null = client.try_run("INSERT INTO files VALUES (2, NULL)").await.unwrap_err();
+    assert_eq!((null.sqlstate, null.column.as_deref()), ("23502", Some("owner")));
+    client.copy("COPY files (id, owner) FROM STDIN", "2\tbob\n3\tcid\n").await.unwrap();
+    let copied = client.copy("COPY files (id, owner) FROM STDIN", "4\tdan\n3\teve\n").await;
+    assert_eq!(copied.unwrap_err().sqlstate, "23505");
+    assert_eq!(client.fails("INSERT INTO files SELECT id, owner || '!' FROM files").await, "23505");
+    assert_eq!(owners(&mut client).await, ["1|ann", "2|bob", "3|cid"]);
+    drop(client);
+    let world = world.reopen().await;
+    let mut client = world.client();
+    assert_eq!(client.fails("INSERT INTO files VALUES (3, 'dan')").await, "23505");
+    client.run("DELETE FROM files WHERE id = 3").await;
+    client.run("INSERT INTO files VALUES (3, 'dan')").await;
+    assert_eq!(client.run("SELECT owner FROM files WHERE id = 3").await, ["dan"]);
+}
+
+/// Updates of the key, of the owner, and of both.
+pub(crate) async fn updates_keep_such_a_primary_key(world: World) {
+    let mut client = files(&world).await;
+    client.run("INSERT INTO files SELECT i, 'o' || i, 0 FROM generate_series(1, 12) AS s (i)").await;
+    assert_eq!(client.fails("UPDATE files SET id = 2 WHERE id = 1").await, "23505");
+    assert_eq!(client.fails("UPDATE files SET id = 2, owner = 'new' WHERE id = 1").await, "23505");
+    assert_eq!(client.fails("UPDATE files SET id = NULL WHERE id = 1").await, "23502");
+    assert_eq!(client.fails("UPDATE files SET owner = NULL WHERE id = 1").await, "23502");
+    // Rows go to other owners, and some to the same one.
+    assert_eq!(client.run("UPDATE files SET owner = 'p' || id % 4").await, ["UPDATE 12"]);
+    assert_eq!(client.run("UPDATE files SET n = n + 1 WHERE id = 5 RETURNING owner").await, ["p1"]);
+    assert_eq!(client.run("UPDATE files SET id = id + 1").await, ["UPDATE 12"]);
+    assert_eq!(client.run("UPDATE files SET id = 115 - id, owner = 'q' || id WHERE id < 8").await, ["UPDATE 6"]);
+    let swap = "UPDATE files SET id = CASE id WHEN 8 THEN 9 ELSE 8 END WHERE id IN (8, 9)";
+    assert_eq!(client.run(swap).await, ["UPDATE 2"]);
+    assert_eq!(client.run("SELECT id, owner FROM files WHERE id IN (8, 9) ORDER BY id").await, ["8|p0", "9|p3"]);
+    client.run("DELETE FROM files WHERE owner LIKE 'p%'").await;
+    settle(&world).await;
+    assert_eq!(owners(&mut client).await, ["108|q7", "109|q6", "110|q5", "111|q4", "112|q3", "113|q2"]);
+    assert_eq!(client.run("VERIFY INDEX files_pkey").await, ["6|0|0|0"]);
+    client.run("BEGIN").await;
+    client.run("DELETE FROM files WHERE id = 108").await;
+    client.run("INSERT INTO files VALUES (108, 'other')").await;
+    client.run("COMMIT").await;
+    assert_eq!(client.run("SELECT owner FROM files WHERE id = 108").await, ["other"]);
+}
+
+/// `ON CONFLICT` by the primary key, by its name, and by any.
+pub(crate) async fn upserts_find_such_a_primary_key(world: World) {
+    let mut client = files(&world).await;
+    for round in 1..4 {
+        for (id, owner) in [(1, "ann"), (2, "bob"), (3, "cid"), (4, "dan")] {
+            let target = if round == 2 { "ON CONSTRAINT files_pkey" } else { "(id)" };
+            let upsert = format!(
+                "INSERT INTO files VALUES ({id}, '{owner}{round}', 1) ON CONFLICT {target} DO UPDATE SET n = files.n + excluded.n \
+                 RETURNING owner, n"
+            );
+            assert_eq!(client.run(&upsert).await, [format!("{owner}1|{round}")], "the first owner stays");
+        }
+        settle(&world).await;
+    }
+    let nothing = "INSERT INTO files VALUES (1, 'x'), (5, 'y'), (5, 'z') ON CONFLICT DO NOTHING";
+    assert_eq!(client.run(nothing).await, ["INSERT 0 1"]);
+    let moved = "INSERT INTO files VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET id = 2";
+    assert_eq!(client.fails(moved).await, "23505");
+    let owner = "INSERT INTO files VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET owner = 'x'";
+    assert_eq!(client.fails(owner).await, "0A000");
+    let both = "INSERT INTO files VALUES (1, 'ann1') ON CONFLICT (id, owner) DO NOTHING";
+    assert_eq!(client.fails(both).await, "42P10");
+    assert_eq!(owners(&mut client).await, ["1|ann1", "2|bob1", "3|cid1", "4|dan1", "5|y"]);
+}
+
+/// Clients see the key that was declared, and all columns follow from it.
+pub(crate) async fn such_a_primary_key_is_shown_and_grouped_by(world: World) {
+    let mut client = files(&world).await;
+    let indexes = "SELECT c.relname, i.indisprimary, i.indisunique, i.indkey::text, pg_get_constraintdef(k.oid) \
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid \
+        WHERE i.indrelid = 'files'::regclass";
+    assert_eq!(client.run(indexes).await, ["files_pkey|t|t|1|PRIMARY KEY (id)"]);
+    let usage = "SELECT c.constraint_name, c.constraint_type, k.column_name FROM information_schema.table_constraints c \
+        JOIN information_schema.key_column_usage k ON k.constraint_name = c.constraint_name WHERE c.table_name = 'files' \
+        AND c.constraint_type = 'PRIMARY KEY'";
+    assert_eq!(client.run(usage).await, ["files_pkey|PRIMARY KEY|id"]);
+    client.run("INSERT INTO files SELECT i, 'o' || i % 5, i FROM generate_series(1, 20) AS s (i)").await;
+    let grouped = "SELECT id, owner, n, count(*) FROM files GROUP BY id HAVING n > 17 ORDER BY id";
+    assert_eq!(client.run(grouped).await, ["18|o3|18|1", "19|o4|19|1", "20|o0|20|1"]);
+    let joined = "SELECT f.owner, count(*), sum(g.n) FROM files f LEFT JOIN files g ON g.n = f.id AND g.n < 3 \
+        WHERE f.id < 4 GROUP BY f.id ORDER BY f.id";
+    assert_eq!(client.run(joined).await, ["o1|1|1", "o2|1|2", "o3|1|∅"]);
+    let nulls =
+        "SELECT g.owner, count(*) FROM files f LEFT JOIN files g ON g.n = f.id AND g.n < 3 GROUP BY g.id ORDER BY g.id";
+    assert_eq!(client.run(nulls).await, ["o1|1", "o2|1", "∅|18"]);
+}
+
+/// Names, columns and places change, and the key stays.
+pub(crate) async fn such_a_table_changes_and_moves(world: World) {
+    let mut client = files(&world).await;
+    client.run("CREATE TABLE pages (owner text, file bigint, n int, PRIMARY KEY (owner, file, n), FOREIGN KEY (owner, file) REFERENCES files (owner, id) ON DELETE CASCADE) WITH (shard_by = 'owner', \"group\" = 'files')").await;
+    client.run("INSERT INTO files SELECT i, 'o' || i, i FROM generate_series(1, 40) AS s (i)").await;
+    client.run("INSERT INTO pages SELECT owner, id, 1 FROM files").await;
+    assert_eq!(client.fails("INSERT INTO pages VALUES ('o1', 2, 1)").await, "23503");
+    client.run("ALTER TABLE files RENAME TO documents").await;
+    client.run("ALTER INDEX files_pkey RENAME TO number").await;
+    client.run("ALTER TABLE documents RENAME COLUMN id TO no").await;
+    client.run("ALTER TABLE documents ADD COLUMN title text NOT NULL DEFAULT 't'").await;
+    client.run("ALTER TABLE documents ALTER COLUMN n TYPE bigint USING n + 1").await;
+    let error = client.try_run("INSERT INTO documents VALUES (7, 'x')").await.unwrap_err();
+    assert_eq!(error.message, "duplicate key value violates unique constraint \"number\"");
+    let shown = client.run("CREATE MOVE OF BUCKETS 'files/0-15' TO s1 WITH (auto, complete)").await;
+    let plan = shown[0].split('|').next().unwrap().to_string();
+    loop {
+        assert_eq!(client.fails("INSERT INTO documents VALUES (7, 'x')").await, "23505");
+        let phase = client.run(&format!("SHOW MOVE {plan}")).await[0].split('|').nth(4).unwrap().to_string();
+        if phase == "completed" {
+            break;
+        }
+        assert!(!["failed", "rolled_back"].contains(&phase.as_str()), "{phase}");
+    }
+    assert_eq!(client.fails("INSERT INTO documents VALUES (7, 'x')").await, "23505");
+    assert_eq!(client.run("DELETE FROM documents WHERE no <= 10").await, ["DELETE 10"]);
+    assert_eq!(client.run("SELECT count(*), min(file) FROM pages").await, ["30|11"]);
+    client.run("INSERT INTO documents VALUES (7, 'x')").await;
+    settle(&world).await;
+    assert_eq!(client.run("VERIFY INDEX number").await, ["31|0|0|0"]);
+    client.run("DROP TABLE pages, documents").await;
+    assert_eq!(client.run("SHOW INDEXES").await, Vec::<String>::new());
+}
+
 /// I-69, planted bug 18: a key that is never let go is noticed by whoever adds it next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_that_is_never_released_is_found() {

@@ -123,6 +123,14 @@ impl Client {
         }
     }
 
+    /// Runs `COPY … FROM STDIN` with this text.
+    pub(crate) async fn copy(&mut self, sql: &str, text: &str) -> Result<String, SqlError> {
+        let prepared = self.session.prepare(sql, &[]).await?;
+        let Answer::CopyIn(mut copy) = self.session.execute(&prepared, Vec::new()).await? else { panic!("{sql}") };
+        copy.write(text.as_bytes()).await?;
+        copy.finish().await
+    }
+
     pub(crate) fn status(&self) -> Status {
         self.session.status()
     }

@@ -61,6 +61,46 @@ async fn a_table_is_made_filled_and_read_in_one_transaction_and_seen_by_others_a
     }
 }
 
+/// What psql, ORMs and pg_dump ask for is what was declared, and not how the shards keep it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_key_without_the_shard_key_is_in_the_catalogs_as_declared() {
+    let both = Both::open().await;
+    for (engine, db) in both.each() {
+        let mut client = db.client();
+        client
+            .run("CREATE TABLE files (no bigserial, owner text, name text, PRIMARY KEY (no)) WITH (shard_by = 'owner')")
+            .await;
+        let indexes = "SELECT c2.relname, i.indisprimary, i.indisunique, pg_catalog.pg_get_indexdef(i.indexrelid, 0, true), \
+            pg_catalog.pg_get_constraintdef(con.oid, true), contype FROM pg_catalog.pg_class c, pg_catalog.pg_class c2, \
+            pg_catalog.pg_index i LEFT JOIN pg_catalog.pg_constraint con ON (conrelid = i.indrelid AND conindid = i.indexrelid \
+            AND contype IN ('p','u','x')) WHERE c.relname = 'files' AND c.oid = i.indrelid AND i.indexrelid = c2.oid";
+        let shown = "files_pkey|t|t|CREATE UNIQUE INDEX files_pkey ON files USING btree (no) WITH (global='true')|PRIMARY KEY (no)|p";
+        assert_eq!(client.run(indexes).await, [shown], "{engine}");
+        let key = "SELECT a.attname, a.attnotnull FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid \
+            AND a.attnum = ANY (i.indkey) WHERE i.indrelid = 'files'::regclass AND i.indisprimary";
+        assert_eq!(client.run(key).await, ["no|t"], "{engine}");
+        let usage = "SELECT constraint_name, column_name, ordinal_position FROM information_schema.key_column_usage";
+        assert_eq!(client.run(usage).await, ["files_pkey|no|1"], "{engine}");
+        let nullable = "SELECT column_name, is_nullable FROM information_schema.columns WHERE table_name = 'files'";
+        assert_eq!(client.run(nullable).await, ["no|NO", "owner|NO", "name|YES"], "{engine}");
+        client.run("COMMENT ON CONSTRAINT files_pkey ON files IS 'by number'").await;
+        client.run("ALTER TABLE files RENAME CONSTRAINT files_pkey TO by_no").await;
+        let comment = "SELECT conname, obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE contype = 'p'";
+        assert_eq!(client.run(comment).await, ["by_no|by number"], "{engine}");
+        assert_eq!(client.fails("ALTER TABLE files DROP CONSTRAINT by_no").await, "0A000", "{engine}");
+        assert_eq!(client.fails("ALTER TABLE files ADD PRIMARY KEY (name)").await, "42P16", "{engine}");
+        client.run("INSERT INTO files (owner) VALUES ('ann'), ('bob')").await;
+        let error = client.try_run("INSERT INTO files VALUES (2, 'cid')").await.unwrap_err();
+        assert_eq!((error.sqlstate, error.constraint.as_deref()), ("23505", Some("by_no")), "{engine}");
+        client.run("BEGIN").await;
+        client.run("CREATE TABLE more (a int PRIMARY KEY, b int) WITH (shard_by = 'b')").await;
+        client.run("INSERT INTO more VALUES (1, 1), (2, 1)").await;
+        assert_eq!(client.fails("INSERT INTO more VALUES (2, 2)").await, "23505", "{engine}");
+        client.run("ROLLBACK").await;
+        assert_eq!(client.run(TABLES).await, ["files"], "{engine}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_leaves_nothing() {
     let both = Both::open().await;

@@ -2,7 +2,6 @@
 
 use crate::harness::{Client, Db};
 use isles_cluster::roles::Role;
-use isles_cluster::session::Answer;
 use isles_kernel::error::SqlError;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -273,20 +272,13 @@ pub(crate) async fn a_tenant_stores_as_much_as_may(db: Db) {
     acme.run("INSERT INTO notes VALUES (3, 'z')").await;
     // COPY is stopped between its batches.
     acme.run("DELETE FROM notes").await;
-    let copied = copy(&mut acme, "COPY notes FROM STDIN", &line(4_000)).await;
+    let copied = acme.copy("COPY notes FROM STDIN", &line(4_000)).await;
     assert_eq!(copied.unwrap_err().sqlstate, "53100");
     assert_eq!(acme.run("SELECT count(*) FROM notes").await, ["0"]);
 }
 
 fn line(count: usize) -> String {
     (0..count).map(|n| format!("{n}\tbody of {n}\n")).collect()
-}
-
-async fn copy(client: &mut Client, sql: &str, text: &str) -> Result<String, SqlError> {
-    let prepared = client.session.prepare(sql, &[]).await?;
-    let Answer::CopyIn(mut copy) = client.session.execute(&prepared, Vec::new()).await? else { panic!("{sql}") };
-    copy.write(text.as_bytes()).await?;
-    copy.finish().await
 }
 
 pub(crate) async fn a_drop_waits_for_transactions_and_can_be_given_up(db: Db) {
@@ -310,7 +302,7 @@ pub(crate) async fn a_drop_waits_for_transactions_and_can_be_given_up(db: Db) {
     };
     assert_eq!(refused.sqlstate, "55000");
     assert!(refused.message.contains("is being dropped"));
-    assert_eq!(copy(&mut other, "COPY notes FROM STDIN", "9\tx\n").await.unwrap_err().sqlstate, "55000");
+    assert_eq!(other.copy("COPY notes FROM STDIN", "9\tx\n").await.unwrap_err().sqlstate, "55000");
     assert_eq!(other.run("SELECT 1").await, ["1"], "what is not about its rows goes on");
     // The one that was inside holds it up, until the drop is given up; it stays marked.
     cancel.cancel();

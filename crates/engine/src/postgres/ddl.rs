@@ -291,7 +291,7 @@ fn create_table(table: &Table, schema: &Schema, capture: Capture) -> Vec<String>
     parts.extend(table.checks.iter().map(check_text));
     parts.extend(table.foreign_keys.iter().map(|foreign| foreign_key_text(table, foreign, schema)));
     let create = format!("CREATE TABLE {} ({})", table_name(&table.name), parts.join(", "));
-    let keys = table.keys.iter().map(|key| create_key(table, key));
+    let keys = table.shard_keys().map(|key| create_key(table, key));
     let switch = switch(&table.name, capture);
     [create].into_iter().chain(keys).chain(triggers(table)).chain(switch).chain(tenancy::table_fence(table)).collect()
 }

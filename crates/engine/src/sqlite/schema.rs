@@ -183,7 +183,7 @@ impl Change<'_> {
     fn create_table(&mut self, table: &Table) -> Result<()> {
         self.sql(&ddl::create_table(self.next, table, &table.name)?)?;
         self.create_view(table)?;
-        table.keys.iter().try_for_each(|key| self.create_key(table, key))
+        table.shard_keys().try_for_each(|key| self.create_key(table, key))
     }
 
     fn drop_table(&mut self, table: &str) -> Result<()> {
@@ -278,6 +278,10 @@ impl Change<'_> {
     }
 
     fn rename_key(&mut self, table: &str, key: &str, to: &str) -> Result<()> {
+        // SQLite does not know its primary key by name.
+        if self.old.table(table)?.primary_index().is_some_and(|primary| primary.name == key) {
+            return Ok(());
+        }
         self.drop_key(table, key)?;
         let table = self.next.table(table)?;
         match table.keys.iter().find(|key| key.name == to) {
@@ -337,7 +341,7 @@ impl Change<'_> {
         self.sql(&copy_rows(old, new, converted))?;
         self.sql(&format!("DROP TABLE {}", quoted(name)))?;
         self.rename_rebuilt(name)?;
-        new.keys.iter().try_for_each(|key| self.create_key(new, key))?;
+        new.shard_keys().try_for_each(|key| self.create_key(new, key))?;
         triggers.iter().try_for_each(|trigger| self.sql(trigger))
     }
 

@@ -369,6 +369,9 @@ impl Schema {
         self.edit(name, |table| {
             let at = table.keys.iter().position(|k| k.name == key);
             let at = at.ok_or(SchemaError::NoKey { table: name.into(), key: key.into() })?;
+            if table.keys[at].primary {
+                return invalid(format!("the primary key of \"{name}\" cannot be dropped"));
+            }
             table.keys.remove(at);
             Ok(())
         })?;
@@ -741,6 +744,7 @@ pub(super) fn check_table(table: &Table) -> Result<()> {
         check_columns(table, &expression.columns)?;
     }
     check_constraint_names(table)?;
+    check_primary_index(table)?;
     if let Some(name) = table.primary_key.iter().find(|name| nullable(table, name)) {
         return invalid(format!("column \"{name}\" of the primary key may not be nullable"));
     }
@@ -770,6 +774,25 @@ fn check_hidden_key(table: &Table) -> Result<()> {
         None => !table.hidden_key,
     };
     if right { Ok(()) } else { invalid(format!("the hidden key of \"{}\" is not in its place", table.name)) }
+}
+
+/// A primary key without the shard key is global, and the shards' own is led by its columns.
+fn check_primary_index(table: &Table) -> Result<()> {
+    let wide = |key: &Key| match &table.kind {
+        TableKind::Hash { shard_by, .. } => {
+            let missing = shard_by.iter().filter(|name| !key.columns.contains(name));
+            table.primary_key.len() > key.columns.len() && key.columns.iter().chain(missing).eq(&table.primary_key)
+        }
+        _ => false,
+    };
+    let whole = |key: &Key| key.unique && key.constraint && key.global.is_some() && key.parts.is_empty();
+    let right = |key: &Key| whole(key) && key.predicate.is_none() && wide(key);
+    let mut primary = table.keys.iter().filter(|key| key.primary);
+    match (primary.next(), primary.next()) {
+        (None, _) => Ok(()),
+        (Some(key), None) if right(key) => Ok(()),
+        _ => invalid(format!("the primary key of \"{}\" is not in its place", table.name)),
+    }
 }
 
 fn check_column(table: &Table, at: usize, column: &Column) -> Result<()> {

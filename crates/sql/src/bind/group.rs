@@ -98,6 +98,26 @@ impl Binder<'_> {
         });
     }
 
+    /// Where a primary key lacks the shard key, shards know a row by both: what follows from the one key for us follows
+    /// for them from the other.
+    pub(super) fn widen_groups(&self, group_by: &mut GroupBy) {
+        let GroupBy::Keys(keys) = group_by else { return };
+        let tables = self.scopes.last().map(|scope| scope.tables.as_slice()).unwrap_or_default();
+        for (rel, relation) in tables {
+            let RelationSource::User(table) = &relation.source else { continue };
+            let Some(primary) = table.primary_index() else { continue };
+            let key_of = |name: &String| {
+                let column = table.position(name)?;
+                Some(Expr::new(ExprKind::Column { rel: *rel, column }, relation.columns.get(column)?.ty))
+            };
+            let declared = primary.columns.iter().all(|name| key_of(name).is_some_and(|key| keys.contains(&key)));
+            if declared {
+                let whole: Vec<Expr> = table.primary_key.iter().filter_map(key_of).collect();
+                keys.extend(whole.into_iter().filter(|key| !keys.contains(key)).collect::<Vec<_>>());
+            }
+        }
+    }
+
     /// All columns of a table follow from its primary key.
     fn follows_from(&self, rel: RelId, keys: &[Expr]) -> bool {
         let tables = self.scopes.last().map(|scope| scope.tables.as_slice()).unwrap_or_default();

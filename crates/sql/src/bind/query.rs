@@ -528,7 +528,8 @@ impl Binder<'_> {
         }
         let columns = targets[..visible].iter().map(|t| Field { name: t.name.clone(), ty: t.expr.ty }).collect();
         let targets: Vec<Expr> = targets.into_iter().map(|target| target.expr).collect();
-        let select_ = Select { distinct, targets, from, filter, group_by, having };
+        let mut select_ = Select { distinct, targets, from, filter, group_by, having };
+        self.widen_groups(&mut select_.group_by);
         self.check_groups(&select_)?;
         let mut query = plain_query(Vec::new(), Vec::new(), columns);
         query.order_by = order_by;

@@ -44,13 +44,16 @@ enum Given {
 struct Arbiter {
     columns: Vec<String>,
     filter: Option<Expr>,
-    /// Its name; none for the primary key.
+    /// Its name; none for the primary key of each shard.
     key: Option<String>,
 }
 
 impl Arbiter {
     fn primary(table: &Table) -> Arbiter {
-        Arbiter { columns: table.primary_key.clone(), filter: None, key: None }
+        match table.primary_index() {
+            Some(key) => Arbiter::of(key, None),
+            None => Arbiter { columns: table.primary_key.clone(), filter: None, key: None },
+        }
     }
 
     fn of(key: &Key, filter: Option<Expr>) -> Arbiter {
@@ -375,7 +378,7 @@ impl Binder<'_> {
             node => Some(self.placed(Place::ConflictTarget, |binder| binder.condition(node, "WHERE"))?),
         };
         let same = |key: &[String]| key.iter().all(|c| names.contains(c)) && names.iter().all(|c| key.contains(c));
-        if !table.hidden_key && same(&table.primary_key) {
+        if !table.hidden_key && same(table.declared_key()) {
             return Ok(Arbiter::primary(table));
         }
         if let Some(key) = table.keys.iter().find(|key| is_whole(key) && same(&key.columns)) {

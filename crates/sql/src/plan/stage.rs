@@ -15,16 +15,18 @@
 //!   * A condition moves only to where it means the same: from WHERE and inner joins to any piece, from an outer
 //!     join's ON to the side that may be null, and never into a full join.
 //!   * A volatile expression is never copied, and runs in the stage.
+//!   * An input that another is read by comes before it ([`super::lookup`]).
 
 use super::build::{column, distinct_names, query_of, select_all, select_of, staged};
 use super::functions::{has_subquery, is_volatile};
+use super::lookup::{self, Link};
 use super::place::{Place, Places, offered_by};
 use super::query::{Planner, stage};
 use super::walk::{
     ColumnRef, Columns, Rewriter, Visitor, conjunction, offered, outer_relations, outer_relations_of_from,
     relations_of, rewrite, split, walk,
 };
-use super::{Node, StageInput, StageRows};
+use super::{Lookup, Node, ShardsNode, StageInput, StageRows};
 use crate::route::{Fact, Facts};
 use crate::tree::{
     Body, CteBody, CteId, Display, Distinct, Expr, ExprKind, Field, From, GroupBy, JoinKind, Query, RelId, RelationRef,
@@ -46,7 +48,9 @@ impl Planner {
 
     /// The stage over `inputs` and whatever else the query reads.
     pub(super) fn gathered(&mut self, mut query: Query, inputs: Vec<StageInput>) -> Result<Node, SqlError> {
-        let mut stager = Stager { planner: self, inputs, ctes: HashMap::new() };
+        let free_param = lookup::free_param(&query);
+        let (ctes, values) = (HashMap::new(), HashMap::new());
+        let mut stager = Stager { planner: self, inputs, ctes, values, free_param };
         stager.query(&mut query)?;
         stage(stager.inputs, query)
     }
@@ -57,6 +61,10 @@ struct Stager<'a> {
     inputs: Vec<StageInput>,
     /// Common table expressions that are inputs: their names there.
     ctes: HashMap<CteId, String>,
+    /// Columns whose values are in an input: which, and where there.
+    values: HashMap<ColumnRef, (String, usize)>,
+    /// The number of a parameter that nothing uses.
+    free_param: usize,
 }
 
 /// Relations of a block that go to the shards together.
@@ -65,6 +73,15 @@ struct Piece {
     rel: RelId,
     from: Vec<From>,
     parts: Vec<Expr>,
+    /// What joins them with others.
+    links: Vec<Link>,
+}
+
+impl Piece {
+    /// Whether all shards would be asked for it, and not if the values of a link are known.
+    fn is_led_by(&self, link: &Link) -> bool {
+        lookup::extent(&self.from, &self.parts) != lookup::Extent::Narrow && link.leads(&self.from, &self.parts)
+    }
 }
 
 impl Stager<'_> {
@@ -114,13 +131,13 @@ impl Stager<'_> {
         Ok(())
     }
 
-    /// A query inside of another, which becomes an input if it can.
-    fn inner_query(&mut self, query: &mut Query) -> Result<(), SqlError> {
+    /// A query inside of another, which becomes an input if it can: then it has the name of that.
+    fn inner_query(&mut self, query: &mut Query) -> Result<Option<String>, SqlError> {
         if !self.stands_alone(query) {
-            return self.query(query);
+            return self.query(query).map(|()| None);
         }
         if is_free(query) {
-            return Ok(());
+            return Ok(None);
         }
         let taken = std::mem::replace(query, query_of(Body::Values(Vec::new()), Vec::new()));
         let columns = taken.columns.clone();
@@ -129,7 +146,7 @@ impl Stager<'_> {
         let name = self.input(fields.clone(), StageRows::Node(node));
         *query = select_all(self.planner.fresh_rel(), &name, &fields);
         query.columns = columns;
-        Ok(())
+        Ok(Some(name))
     }
 
     /// Whether a query reads nothing of the queries around it, and nothing that is in the stage already.
@@ -145,12 +162,37 @@ impl Stager<'_> {
         std::mem::take(&mut select.from).into_iter().for_each(|from| flatten(from, &mut items, &mut parts));
         let mut pieces = Vec::new();
         select.from = self.items(items, &mut parts, &mut pieces)?;
+        self.semi_joins(&mut parts, &mut pieces)?;
         select.filter = conjunction(parts);
         let deduplicated = pieces.len() == 1 && select.from.len() == 1 && ignores_duplicates(select);
+        put_in_order(&mut pieces);
         for piece in pieces {
             self.gather(piece, select, deduplicated)?;
         }
         self.inner_queries(select)
+    }
+
+    /// `column IN (SELECT …)`: the query is read first, and the piece of the column by its values.
+    fn semi_joins(&mut self, parts: &mut [Expr], pieces: &mut [Piece]) -> Result<(), SqlError> {
+        for part in parts {
+            let Some((own, query)) = lookup::semi_join(part) else { continue };
+            let rel = self.planner.fresh_rel();
+            let Some(link) = Link::to_query(own.clone(), rel, query) else { continue };
+            let of = |piece: &&mut Piece| link.is_of(&piece.from);
+            let Some(piece) = pieces.iter_mut().find(of).filter(|piece| piece.is_led_by(&link)) else { continue };
+            if self.stands_alone(query)
+                && let Some(name) = self.inner_query(query)?
+            {
+                self.known(rel, &name, 1);
+                piece.links.push(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// A relation of the stage whose columns are those of an input.
+    fn known(&mut self, rel: RelId, name: &str, columns: usize) {
+        self.values.extend((0..columns).map(|at| ((rel, at), (name.to_string(), at))));
     }
 
     /// What is left of these FROM entries when pieces are taken out. `parts` are conditions that may go with them.
@@ -182,7 +224,8 @@ impl Stager<'_> {
             if let Some(slot) = left.get_mut(at) {
                 *slot = Some(staged(rel, "", &[]));
             }
-            pieces.push(Piece { rel, from, parts: pushed });
+            let links = lookup::links(&from, parts);
+            pieces.push(Piece { rel, from, parts: pushed, links });
         }
         Ok(left.into_iter().flatten().collect())
     }
@@ -202,11 +245,17 @@ impl Stager<'_> {
                 Ok(self.system(&relation))
             }
             From::Cte { rel, cte, columns } => Ok(match self.ctes.get(&cte) {
-                Some(name) => staged(rel, name, &distinct_names(columns)),
+                Some(name) => {
+                    let name = name.clone();
+                    self.known(rel, &name, columns.len());
+                    staged(rel, &name, &distinct_names(columns))
+                }
                 None => From::Cte { rel, cte, columns },
             }),
             From::Subquery { rel, mut query, lateral } => {
-                self.inner_query(&mut query)?;
+                if let Some(name) = self.inner_query(&mut query)? {
+                    self.known(rel, &name, query.columns.len());
+                }
                 Ok(From::Subquery { rel, query, lateral })
             }
             From::Join(mut join) => {
@@ -274,21 +323,52 @@ impl Stager<'_> {
             fields.push(Field { name: "one".into(), ty: types::INT4.into() });
         }
         let fields = distinct_names(fields);
-        let mut part = select_of(targets, piece.from, conjunction(piece.parts));
+        let mut part = select_of(targets, piece.from.clone(), conjunction(piece.parts.clone()));
         if deduplicated {
             part.distinct = Distinct::All;
         }
         let place = Places::of_query(&query_of(Body::Values(Vec::new()), Vec::new())).rows(&part);
+        let led = self.looked_up(&piece, &part, &fields)?;
         let query = query_of(Body::Select(Box::new(part)), fields.clone());
-        let node = match (deduplicated, &place) {
+        let all = match (deduplicated, &place) {
             // The stage removes what duplicates are left between shards.
             (true, Place::Spread(spread)) => super::query::scatter(query, spread)?,
             _ => self.planner.node(query)?,
         };
-        let name = self.input(fields.clone(), StageRows::Node(node));
+        let rows = match led {
+            Some(Led { input, column, param, some }) => {
+                StageRows::Lookup(Box::new(Lookup { input, column, param, some, all }))
+            }
+            None => StageRows::Node(all),
+        };
+        let name = self.input(fields.clone(), rows);
+        self.known(piece.rel, &name, needed.len());
+        self.values.extend(needed.iter().enumerate().map(|(to, from)| (*from, (name.clone(), to))));
         let moved = needed.into_iter().enumerate().map(|(to, from)| (from, to)).collect();
         Moved { rel: piece.rel, moved, stub: staged(piece.rel, &name, &fields) }.select(select);
         Ok(())
+    }
+
+    /// How a piece is read by the values of an input that is there already, if they say where its rows are.
+    fn looked_up(&mut self, piece: &Piece, part: &Select, fields: &[Field]) -> Result<Option<Led>, SqlError> {
+        if lookup::extent(&part.from, &piece.parts) == lookup::Extent::Narrow {
+            return Ok(None);
+        }
+        let param = self.free_param;
+        for link in &piece.links {
+            let (Some((input, column)), Some(condition)) = (self.values.get(&link.other), link.condition(param)) else {
+                continue;
+            };
+            let (input, column) = (input.clone(), *column);
+            let parts = piece.parts.iter().cloned().chain([condition]).collect();
+            let some = Select { filter: conjunction(parts), ..part.clone() };
+            let node = self.planner.node(query_of(Body::Select(Box::new(some)), fields.to_vec()))?;
+            if let Some(some) = lookup::led(node) {
+                self.free_param += 1;
+                return Ok(Some(Led { input, column, param, some }));
+            }
+        }
+        Ok(None)
     }
 
     /// Queries inside of a block's expressions, and in its FROM.
@@ -352,6 +432,24 @@ impl Rewriter for InnerQueries<'_, '_> {
     }
 }
 
+/// How a piece is read by values.
+struct Led {
+    input: String,
+    column: usize,
+    param: usize,
+    some: Box<ShardsNode>,
+}
+
+/// Pieces that others can be read by come first, those of which little is read before the others.
+fn put_in_order(pieces: &mut [Piece]) {
+    let leads = |piece: &Piece| piece.links.iter().any(|link| piece.is_led_by(link));
+    let ranks: Vec<(RelId, (lookup::Extent, bool))> =
+        pieces.iter().map(|piece| (piece.rel, (lookup::extent(&piece.from, &piece.parts), leads(piece)))).collect();
+    if ranks.iter().any(|(_, (_, leads))| *leads) {
+        pieces.sort_by_key(|piece| ranks.iter().find(|(rel, _)| *rel == piece.rel).map(|(_, rank)| *rank));
+    }
+}
+
 /// What ties a query to where it is.
 #[derive(Default)]
 struct Ties {
@@ -406,7 +504,7 @@ fn flatten(from: From, items: &mut Vec<From>, parts: &mut Vec<Expr>) {
 }
 
 /// The place of FROM entries, joined by those of `parts` that are about them alone.
-fn place_of(from: &[From], parts: &[Expr]) -> Place {
+pub(super) fn place_of(from: &[From], parts: &[Expr]) -> Place {
     let rels = offered_by(from);
     let own = parts.iter().filter(|part| relations_of(part).is_subset(&rels)).cloned().collect();
     let select = select_of(Vec::new(), from.to_vec(), conjunction(own));

@@ -40,9 +40,9 @@ fn arbiters(table: &Table, conflict: &Conflict) -> Result<Vec<BoundKey>, SqlErro
     let keys: Vec<&Key> = match (&conflict.target, &conflict.key) {
         (Some(_), None) => vec![&primary],
         (Some(_), Some(_)) => table.keys.iter().filter(named).collect(),
-        // A hidden key is drawn at random; nothing is meant to conflict with it.
+        // A hidden key is drawn at random; nothing is meant to conflict with it. A global one is among the others.
         (None, _) => {
-            let primary = (!table.hidden_key).then_some(&primary);
+            let primary = (!table.hidden_key && table.primary_index().is_none()).then_some(&primary);
             primary.into_iter().chain(table.keys.iter().filter(|key| key.unique)).collect()
         }
     };

@@ -278,13 +278,14 @@ impl Directory {
             checks: table.checks.len(),
         };
         let oid = self.add(&table.name, columns, ClassKind::Table(class));
-        if !table.hidden_key {
+        if !table.hidden_key && table.primary_index().is_none() {
             let columns = table.primary_key.clone();
             let primary = Key { name: table.primary_key_name(), columns, unique: true, ..Key::default() };
             self.add_key(table, oid, &primary, Some(ConstraintKind::Primary));
         }
         for key in table.keys.iter().filter(|key| is_users(&key.name)) {
-            self.add_key(table, oid, key, key.constraint.then_some(ConstraintKind::Unique));
+            let kind = if key.primary { ConstraintKind::Primary } else { ConstraintKind::Unique };
+            self.add_key(table, oid, key, key.constraint.then_some(kind));
         }
         for check in &table.checks {
             self.add_check(table, check);

@@ -96,7 +96,8 @@ fn drop_column(draft: &mut Draft<'_>, name: &str, column: &str, command: &AlterT
         return Err(super::draft::no_column(name, column));
     }
     if table.primary_key.iter().any(|key| key == column) {
-        let error = SqlError::unsupported(format!("column \"{column}\" is part of the primary key of \"{name}\""));
+        let key = key_with(&table, column);
+        let error = SqlError::unsupported(format!("column \"{column}\" is part of the {key} key of \"{name}\""));
         return Err(error.with_hint("create a table without it and copy the rows"));
     }
     let behavior = Behavior::of(command.behavior);
@@ -153,11 +154,17 @@ fn edit(draft: &mut Draft<'_>, table: &str, name: &str, edit: impl FnOnce(&mut C
     if column == old { Ok(()) } else { push_column(draft, table, column, None) }
 }
 
+/// What a column of the shards' primary key belongs to.
+fn key_with(table: &Table, column: &str) -> &'static str {
+    if table.declared_key().iter().any(|key| key == column) { "primary" } else { "shard" }
+}
+
 fn drop_not_null(draft: &mut Draft<'_>, table: &str, name: &str) -> Result<()> {
     let owner = draft.table(table)?;
     let column = column_of(owner, name)?;
     if owner.primary_key.iter().any(|key| key == name) {
-        return Err(SqlError::new("42P16", format!("column \"{name}\" is in a primary key")));
+        let key = key_with(owner, name);
+        return Err(SqlError::new("42P16", format!("column \"{name}\" is in a {key} key")));
     }
     if column.identity.is_some() {
         let message = format!("column \"{name}\" of relation \"{}\" is an identity column", plain_name(table));

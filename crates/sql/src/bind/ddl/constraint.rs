@@ -82,7 +82,9 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
         let message = format!("multiple primary keys for table \"{}\" are not allowed", plain_name(name));
         return Err(SqlError::new("42P16", message));
     }
-    refuse_global_primary(constraint)?;
+    if wanted(constraint)? == Some(Extent::Global) {
+        return Err(needless());
+    }
     let columns = key_columns(&table, constraint, at)?;
     global::refuse_while_indexed(&table, |_| true, "a table's shard key and primary key cannot change")?;
     for column in table.columns.iter().filter(|column| columns.contains(&column.name) && column.nullable) {
@@ -97,15 +99,28 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
     draft.push(SchemaChange::Rekey { table: name.into(), kind, primary_key: columns, name: key_name })
 }
 
-/// A primary key says where a row is, and must do so without asking other shards.
-pub(super) fn refuse_global_primary(constraint: &Constraint) -> Result<()> {
-    match wanted(constraint)? {
-        Some(Extent::Global) => {
-            let error = SqlError::unsupported("a global primary key is not supported");
-            Err(error.with_hint("name it UNIQUE, or shard by it"))
+/// The columns of a new table's primary key, if a global index is to keep it.
+pub(super) fn global_primary(table: &Table, constraint: &Constraint) -> Result<Option<Vec<String>>> {
+    let columns = &table.primary_key;
+    match (wanted(constraint)?, global::is_within_shard(table, columns)) {
+        (Some(Extent::Global), true) => global::check(table, &[]).and(Err(needless())),
+        (_, true) => Ok(None),
+        (Some(Extent::Shard), false) => check_shard_key(table, columns, "primary key").map(|()| None),
+        (_, false) => {
+            check_indexed(table, columns)?;
+            Ok(Some(columns.clone()))
         }
-        _ => Ok(()),
     }
+}
+
+fn needless() -> SqlError {
+    let error = SqlError::unsupported("a global primary key that includes the shard key is not supported");
+    error.with_hint("its shard finds such a row; create a global index besides for its other columns")
+}
+
+fn check_indexed(table: &Table, columns: &[String]) -> Result<()> {
+    let typed = |name: &String| Ok((global::column(name), type_of(&column_of(table, name)?)));
+    global::check(table, &columns.iter().map(typed).collect::<Result<Vec<_>>>()?)
 }
 
 fn wanted(constraint: &Constraint) -> Result<Option<Extent>> {
@@ -130,10 +145,7 @@ pub(super) fn unique(
     };
     match extent {
         Extent::Shard => check_shard_key(table, &columns, "unique constraint")?,
-        Extent::Global => {
-            let typed = |name: &String| Ok((global::column(name), type_of(&column_of(table, name)?)));
-            global::check(table, &columns.iter().map(typed).collect::<Result<Vec<_>>>()?)?;
-        }
+        Extent::Global => check_indexed(table, &columns)?,
     }
     let name = match constraint.conname() {
         Some(name) => name.to_string(),
@@ -167,8 +179,11 @@ pub(super) fn check_shard_key(table: &Table, columns: &[String], what: &str) -> 
         TableKind::Hash { shard_by, .. } if !table.hidden_key => shard_by.as_slice(),
         _ => return Err(error.with_hint("say WITH (global)")),
     };
-    let key: Vec<String> = shard_by.iter().map(|name| identifier(name)).collect();
-    Err(error.with_hint(format!("say WITH (global), or add ({}) to it", key.join(", "))))
+    Err(error.with_hint(format!("say WITH (global), or add ({}) to it", list(shard_by))))
+}
+
+fn list(columns: &[String]) -> String {
+    columns.iter().map(|name| identifier(name)).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn check(draft: &Draft<'_>, table: &Table, constraint: &Constraint) -> Result<Check> {
@@ -237,7 +252,7 @@ fn referenced(target: &Table, constraint: &Constraint) -> Result<Vec<String>> {
         let message = format!("there is no primary key for referenced table \"{}\"", target.plain_name());
         return Err(SqlError::new("42704", message));
     }
-    Ok(target.primary_key.clone())
+    Ok(target.declared_key().to_vec())
 }
 
 fn check_foreign(table: &Table, target: &Table, foreign: &ForeignKey, constraint: &Constraint) -> Result<()> {
@@ -262,9 +277,15 @@ fn check_foreign(table: &Table, target: &Table, foreign: &ForeignKey, constraint
     if !constraint.fk_del_set_cols().is_empty() {
         return Err(SqlError::unsupported("SET NULL of some columns is not supported"));
     }
-    if target.global_keys().any(|key| key.unique && key.columns == foreign.references) {
+    if let Some(key) = target.global_keys().find(|key| key.unique && key.columns == foreign.references) {
         let error = SqlError::unsupported("a foreign key to a global unique key is not supported");
-        return Err(error.with_hint("refer to the primary key, from a table that is sharded as the other one is"));
+        let hint = match key.primary {
+            true => {
+                format!("refer to ({}), from a table that is sharded as the other one is", list(&target.primary_key))
+            }
+            false => "refer to the primary key, from a table that is sharded as the other one is".into(),
+        };
+        return Err(error.with_hint(hint));
     }
     if !target.is_unique_over(&foreign.references) {
         let message = format!(

@@ -44,7 +44,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     };
     let plain = |part: &KeyPart| plain_column(part).is_some() && !part.descending && !part.nulls_first;
     let parts = if parts.iter().all(plain) { vec![] } else { parts };
-    let key = Key { name, columns, unique: statement.unique, constraint: false, parts, predicate, ..Key::default() };
+    let key = Key { name, columns, unique: statement.unique, parts, predicate, ..Key::default() };
     if extent == Extent::Global {
         RowKey::of(&table, &key)?;
     }

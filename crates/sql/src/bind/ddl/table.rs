@@ -3,6 +3,7 @@
 use super::column::{self, Defined};
 use super::constraint::{self, name_list};
 use super::draft::{Draft, Otherwise};
+use super::global::Extent;
 use super::text::{identifier, qualified_text, statement_text};
 use super::{DdlChange, Result, exists, refuse_temporary};
 use crate::bind::utility::DefaultKind;
@@ -125,29 +126,54 @@ fn buckets(text: &str) -> Result<u32> {
 
 /// Finds the primary key and with it the kind: both must be known before other constraints are looked at.
 fn place(
-    draft: &Draft<'_>,
+    draft: &mut Draft<'_>,
     table: &mut Table,
     constraints: &[(&Constraint, Option<String>)],
     placement: &Placement,
 ) -> Result<()> {
     let mut primary = constraints.iter().filter(|(c, _)| c.contype == ConstrType::CONSTR_PRIMARY);
-    match (primary.next(), primary.next()) {
+    let declared = match (primary.next(), primary.next()) {
         (_, Some(_)) => {
             let message = format!("multiple primary keys for table \"{}\" are not allowed", table.plain_name());
             return Err(SqlError::new("42P16", message));
         }
         (Some((constraint, at)), None) => {
             constraint::refuse_unusual(constraint)?;
-            constraint::refuse_global_primary(constraint)?;
             table.primary_key = constraint::key_columns(table, constraint, at.as_deref())?;
             table.primary_key_name = primary_name(draft, table, constraint);
-            for column in table.columns.iter_mut().filter(|column| table.primary_key.contains(&column.name)) {
-                column.nullable = false;
-            }
+            Some(constraint)
         }
-        (None, None) => hide_key(table),
-    }
+        (None, None) => {
+            hide_key(table);
+            None
+        }
+    };
     table.kind = kind(draft, table, placement)?;
+    if let Some(constraint) = declared {
+        widen_key(draft, table, constraint)?;
+    }
+    for column in table.columns.iter_mut().filter(|column| table.primary_key.contains(&column.name)) {
+        column.nullable = false;
+    }
+    Ok(())
+}
+
+/// A primary key without the shard key is kept by a global index, and on its shard a row is found by both.
+fn widen_key(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint) -> Result<()> {
+    let Some(columns) = constraint::global_primary(table, constraint)? else { return Ok(()) };
+    let key = Key {
+        name: table.primary_key_name(),
+        columns,
+        unique: true,
+        constraint: true,
+        global: draft.make_entries(Extent::Global)?,
+        primary: true,
+        ..Key::default()
+    };
+    if let TableKind::Hash { shard_by, .. } = &table.kind {
+        table.primary_key.extend(shard_by.iter().filter(|name| !key.columns.contains(name)).cloned());
+    }
+    table.keys.push(key);
     Ok(())
 }
 
@@ -198,11 +224,9 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
             return Err(SqlError::new("42703", format!("column \"{column}\" named in shard_by does not exist")));
         }
     }
-    if !shard_by.iter().all(|column| table.primary_key.contains(column)) {
-        let error = SqlError::unsupported("the primary key of a hash table must include the shard key");
-        let columns: Vec<String> = shard_by.iter().map(|column| identifier(column)).collect();
-        let columns = columns.join(", ");
-        return Err(error.with_hint(format!("name it UNIQUE, or shard by it, or add ({columns}) to the primary key")));
+    if table.hidden_key && placement.shard_by.is_some() {
+        let error = SqlError::unsupported("shard_by of a table without a primary key is not supported");
+        return Err(error.with_hint("name a primary key, with or without the shard key"));
     }
     // A table that says how many buckets it wants, and no group, does not want those of others.
     let group = match (&placement.group, placement.buckets) {
@@ -235,7 +259,7 @@ fn attach(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint, at:
             let (key, extent) = constraint::unique(draft, table, constraint, at)?;
             // Said twice, it is one constraint.
             if !table.keys.iter().any(|other| other.columns == key.columns && constraint.conname().is_none())
-                && table.primary_key != key.columns
+                && table.declared_key() != key.columns
             {
                 table.keys.push(Key { global: draft.make_entries(extent)?, ..key });
             }

@@ -136,14 +136,153 @@ fn a_unique_constraint_without_the_shard_key_is_global() {
     assert_eq!(error(&[USERS, index]), "0A000: unique index on a hash table must include the shard key, or be global");
 }
 
+/// Its primary key is not where its rows are.
+const FILES: &str = "CREATE TABLE files (id int PRIMARY KEY, owner text, name text) WITH (shard_by = 'owner')";
+
 #[test]
-fn a_primary_key_says_where_its_row_is() {
-    let other = "CREATE TABLE t (a int PRIMARY KEY, b int) WITH (shard_by = 'b')";
-    assert_eq!(error(&[other]), "0A000: the primary key of a hash table must include the shard key");
-    assert_eq!(hint(&[other]), "name it UNIQUE, or shard by it, or add (b) to the primary key");
-    let global = "CREATE TABLE t (a int PRIMARY KEY WITH (global))";
-    assert_eq!(error(&[global]), "0A000: a global primary key is not supported");
-    assert_eq!(hint(&[global]), "name it UNIQUE, or shard by it");
+fn a_primary_key_without_the_shard_key_is_global() {
+    let schema = after(&[FILES]);
+    let table = &schema.tables["files"];
+    let primary = table.primary_index().expect("global");
+    assert!(primary.unique && primary.constraint && primary.global.is_some());
+    assert_eq!((table.declared_key(), table.primary_key_name().as_str()), (&["id".to_string()][..], "files_pkey"));
+    assert_eq!(table.primary_key, ["id", "owner"]);
+    assert_eq!(entries(&schema).len(), 1);
+    let nullable: Vec<bool> = table.columns.iter().map(|column| column.nullable).collect();
+    assert_eq!(nullable, [false, false, true]);
+    // What is within a shard stays there, and so does what is said of another kind of table.
+    for within in ["id int PRIMARY KEY, owner text", "id int, owner text, PRIMARY KEY (id, owner)"] {
+        for with in ["", "WITH (kind = 'tenant')", "WITH (kind = 'reference')"] {
+            let schema = after(&[&format!("CREATE TABLE t ({within}) {with}")]);
+            assert_eq!((schema.tables["t"].primary_index(), entries(&schema).len()), (None, 0));
+        }
+    }
+    let some = after(&["CREATE TABLE t (a int, b int, c int, PRIMARY KEY (b, a)) WITH (shard_by = 'c, a')"]);
+    assert_eq!(some.tables["t"].primary_key, ["b", "a", "c"]);
+    let said = "CREATE TABLE t (a int CONSTRAINT mine PRIMARY KEY WITH (global), b int) WITH (shard_by = 'b')";
+    assert_eq!(key(&after(&[said]), "t", "mine").columns, ["a"]);
+    let twice = "CREATE TABLE t (a int PRIMARY KEY, b int, CONSTRAINT again UNIQUE (a)) WITH (shard_by = 'b')";
+    assert_eq!(entries(&after(&[twice])).len(), 1);
+}
+
+#[test]
+fn a_global_primary_key_is_refused_where_it_is_none() {
+    let local = "CREATE TABLE t (a int PRIMARY KEY WITH (global = off), b int) WITH (shard_by = 'b')";
+    assert_eq!(error(&[local]), "0A000: primary key on a hash table must include the shard key, or be global");
+    assert_eq!(hint(&[local]), "say WITH (global), or add (b) to it");
+    let needless = "0A000: a global primary key that includes the shard key is not supported";
+    assert_eq!(error(&["CREATE TABLE t (a int PRIMARY KEY WITH (global))"]), needless);
+    assert_eq!(error(&["CREATE TABLE t (a int)", "ALTER TABLE t ADD PRIMARY KEY (a) WITH (global)"]), needless);
+    assert_eq!(
+        error(&["CREATE TABLE t (a int PRIMARY KEY WITH (global)) WITH (kind = 'tenant')"]),
+        "0A000: a global index on a tenant table is not supported"
+    );
+    assert_eq!(
+        error(&["CREATE TABLE t (a int) WITH (shard_by = 'a')"]),
+        "0A000: shard_by of a table without a primary key is not supported"
+    );
+}
+
+#[test]
+fn a_global_primary_key_is_what_any_primary_key_is() {
+    let refused = |sql: &str| error(&[FILES, sql]);
+    assert_eq!(
+        refused("ALTER TABLE files DROP CONSTRAINT files_pkey"),
+        "0A000: the primary key of table \"files\" cannot be dropped"
+    );
+    assert_eq!(
+        refused("DROP INDEX files_pkey"),
+        "2BP01: cannot drop index files_pkey because constraint files_pkey on table files requires it"
+    );
+    assert_eq!(
+        refused("ALTER TABLE files ADD PRIMARY KEY (name)"),
+        "42P16: multiple primary keys for table \"files\" are not allowed"
+    );
+    assert_eq!(
+        refused("ALTER TABLE files DROP COLUMN id"),
+        "0A000: column \"id\" is part of the primary key of \"files\""
+    );
+    assert_eq!(
+        refused("ALTER TABLE files DROP COLUMN owner"),
+        "0A000: column \"owner\" is part of the shard key of \"files\""
+    );
+    assert_eq!(refused("ALTER TABLE files ALTER id DROP NOT NULL"), "42P16: column \"id\" is in a primary key");
+    assert_eq!(refused("ALTER TABLE files ALTER owner DROP NOT NULL"), "42P16: column \"owner\" is in a shard key");
+    assert_eq!(refused("CREATE TABLE files_pkey (a int)"), "42P07: relation \"files_pkey\" already exists");
+    assert_eq!(
+        refused("ALTER TABLE files ADD CONSTRAINT files_pkey CHECK (id > 0)"),
+        "42710: constraint \"files_pkey\" for relation \"files\" already exists"
+    );
+    let before = entries(&after(&[FILES]));
+    for rename in [
+        "ALTER TABLE documents RENAME CONSTRAINT files_pkey TO documents_pkey",
+        "ALTER INDEX files_pkey RENAME TO documents_pkey",
+    ] {
+        let to = ["ALTER TABLE files RENAME TO documents", rename, "ALTER TABLE documents RENAME id TO number"];
+        let schema = after(&[&[FILES][..], &to].concat());
+        let table = &schema.tables["documents"];
+        assert_eq!((table.primary_key_name().as_str(), entries(&schema)), ("documents_pkey", before.clone()));
+        assert_eq!(table.primary_key, ["number", "owner"]);
+        assert_eq!(table.declared_key(), ["number"]);
+    }
+    assert_eq!(entries(&after(&[FILES, "DROP TABLE files"])).len(), 0);
+}
+
+#[test]
+fn a_foreign_key_refers_to_a_global_primary_key_with_the_shard_key() {
+    let table = |refers: &str| {
+        format!(
+            "CREATE TABLE pages (owner text, file int, n int, PRIMARY KEY (owner, file, n), FOREIGN KEY {refers}) \
+             WITH (shard_by = 'owner')"
+        )
+    };
+    for refers in ["(file) REFERENCES files", "(file) REFERENCES files (id)"] {
+        assert_eq!(error(&[FILES, &table(refers)]), "0A000: a foreign key to a global unique key is not supported");
+        assert_eq!(
+            hint(&[FILES, &table(refers)]),
+            "refer to (id, owner), from a table that is sharded as the other one is"
+        );
+    }
+    let own = "CREATE TABLE t (a int PRIMARY KEY, b int, up int REFERENCES t) WITH (shard_by = 'b')";
+    assert_eq!(error(&[own]), "0A000: a foreign key to a global unique key is not supported");
+    let schema = after(&[FILES, &table("(owner, file) REFERENCES files (owner, id)")]);
+    assert_eq!(schema.tables["pages"].foreign_keys[0].references, ["owner", "id"]);
+    let plans = "CREATE TABLE plans (id int PRIMARY KEY) WITH (kind = 'reference')";
+    let cascade = "CREATE TABLE t (a int PRIMARY KEY REFERENCES plans ON UPDATE CASCADE, b int) WITH (shard_by = 'b')";
+    assert_eq!(
+        error(&[plans, cascade]),
+        "0A000: foreign key t_a_fkey cannot change the keys of unique global index t_pkey"
+    );
+}
+
+#[test]
+fn a_conflict_is_with_the_declared_primary_key() {
+    let schema = after(&[FILES]);
+    let bound = |conflict: &str| {
+        let sql = format!("INSERT INTO files VALUES (1, 'a') ON CONFLICT {conflict}");
+        crate::bind::tests::bound_in(&schema, &sql)
+    };
+    for conflict in ["(id) DO NOTHING", "ON CONSTRAINT files_pkey DO UPDATE SET name = 'b'"] {
+        let BoundStatement::Rows(statement) = bound(conflict).expect(conflict).statement else { panic!("rows") };
+        let Statement::Insert(insert) = *statement else { panic!("an insert") };
+        let decides = insert.conflict.expect("a conflict");
+        assert_eq!((decides.key.as_deref(), decides.target), (Some("files_pkey"), Some(vec!["id".into()])));
+    }
+    assert_eq!(bound("(id, owner) DO NOTHING").expect_err("no such key").sqlstate, "42P10");
+}
+
+#[test]
+fn all_columns_follow_from_a_global_primary_key() {
+    let schema = after(&[FILES]);
+    let bound = |sql: &str| crate::bind::tests::bound_in(&schema, sql).map(drop).map_err(|error| error.sqlstate);
+    assert_eq!(bound("SELECT id, name, count(*) FROM files GROUP BY id"), Ok(()));
+    assert_eq!(bound("SELECT f.name FROM files f LEFT JOIN files g ON g.name = f.name GROUP BY f.id, g.id"), Ok(()));
+    assert_eq!(bound("SELECT name FROM files GROUP BY owner"), Err("42803"));
+    assert_eq!(bound("SELECT name FROM files GROUP BY ROLLUP (id)"), Err("42803"));
+}
+
+#[test]
+fn a_foreign_key_does_not_refer_to_a_global_key() {
     let refers = "CREATE TABLE t (id int PRIMARY KEY, mail text REFERENCES users (email))";
     let unique = "CREATE UNIQUE INDEX i ON users (email) WITH (global)";
     assert_eq!(error(&[USERS, unique, refers]), "0A000: a foreign key to a global unique key is not supported");

@@ -46,13 +46,16 @@ impl Session {
         let tag = statement.command_tag();
         let rows = match statement {
             MigrationStatement::List => self.database.migrations().await?.iter().map(row).collect(),
+            // A look, too: it is at what is committed, and would wait for a transaction that has changed the schema.
+            _ if self.in_block() || self.has_begun().await => {
+                return Err(SqlError::new(
+                    "25001",
+                    format!("{tag} of this kind cannot run inside a transaction block"),
+                ));
+            }
             MigrationStatement::Check { table, tenant_by } => {
                 let bounds = self.schema_bounds();
                 reported(&self.database.check_migration(table, tenant_by, &bounds).await?)
-            }
-            _ if self.in_block() || self.has_begun().await => {
-                let message = "tables cannot be made tenant tables inside a transaction block";
-                return Err(SqlError::new("25001", message));
             }
             _ if self.modes().read_only => {
                 return Err(SqlError::new("25006", format!("cannot execute {tag} in a read-only transaction")));

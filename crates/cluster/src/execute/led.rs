@@ -29,7 +29,7 @@ use isles_kernel::index::{IndexKey, KeyRange};
 use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
-use isles_sql::plan::{Fragment, IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, StageRows, Target, Touch};
+use isles_sql::plan::{Fragment, IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, Target, Touch};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};

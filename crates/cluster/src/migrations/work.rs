@@ -26,7 +26,7 @@ use isles_engine::shard::{
 use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RoutingVersion, Seq, ShardId, StreamId, TenantId};
-use isles_kernel::schema::{Table, TableKind, Unit};
+use isles_kernel::schema::{Table, TableKind, Unit, global_bucket};
 use isles_kernel::value::Value;
 use isles_sql::row_tenant::RowTenant;
 use std::collections::BTreeMap;
@@ -79,7 +79,10 @@ impl From<SqlError> for Halt {
 /// Shards that have rows of a table.
 pub(super) fn sources(database: &Database, table: &Table) -> Vec<ShardId> {
     match table.kind {
-        TableKind::Global => vec![database.home()],
+        TableKind::Global => {
+            let (group, bucket) = global_bucket();
+            database.routing.current().shard_of_bucket(&group, bucket).cloned().into_iter().collect()
+        }
         _ => database.shard_names(),
     }
 }

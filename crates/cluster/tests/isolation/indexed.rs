@@ -702,9 +702,5 @@ fn a_comparison_is_led_and_scans_in_one_statement() {
 /// I-69, planted bugs 9 and 10, and planted bug 18: each breaks a history.
 #[test]
 fn planted_bugs_of_indexes_are_found() {
-    find_bugs(
-        &[Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt, Planted::KeysKept],
-        SEEDS_FOR_BUGS,
-        run,
-    );
+    find_bugs(&[Planted::NoTail, Planted::NoLookAgain, Planted::ReadUnbuilt, Planted::KeysKept], SEEDS_FOR_BUGS, run);
 }

@@ -281,7 +281,7 @@ impl Database {
         database.forget_joins().await?;
         database.start_indexes(config.verify_indexes_every);
         database.resume_moves().await?;
-        database.resume_migrations().await?;
+        database.resume_migrations();
         database.resume_drains();
         database.renew_figures();
         Ok(database)

@@ -59,6 +59,12 @@ impl Schema {
         NewCopy { number, copy: within(&copy), aside: within(&old), changes }
     }
 
+    /// The numbers of copies that are there, before and after they have taken their tables' places.
+    pub fn copies(&self) -> Vec<u64> {
+        let number = |name: &String| name.strip_prefix(COPY_NAMESPACE).and_then(|number| number.parse().ok());
+        self.namespaces.iter().filter_map(number).collect()
+    }
+
     /// What removes a copy that has not taken its table's place, or what one has replaced.
     pub fn without_copy(number: u64, table: &str) -> Vec<SchemaChange> {
         let drop = |namespace: String| SchemaChange::DropNamespace { namespace };
@@ -149,6 +155,7 @@ mod tests {
             (&after.sequences, &after.comments, &after.namespaces),
             (&before.sequences, &before.comments, &before.namespaces)
         );
+        assert_eq!([&before, &both, &swapped, &after].map(Schema::copies), [vec![], vec![2], vec![2], vec![]]);
         assert_eq!(swapped.tables[&copy.aside].keys[0].stored.as_deref(), Some("notes_owner"));
         // Once more: the copy's key has a name of its own, whatever the first one left.
         let again = after.new_copy(&after.tables["notes"], TableKind::Global);

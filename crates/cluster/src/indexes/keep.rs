@@ -463,6 +463,9 @@ async fn find_lost(database: &Database) -> Result<(), SqlError> {
                 database.indexes.watch.found(&index, &name, number, position, turn.position);
             }
         }
+        drop(turn);
+        // Until it has come there, the index is not read.
+        applier.hurry();
     }
     Ok(())
 }

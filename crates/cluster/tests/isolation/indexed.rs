@@ -54,7 +54,7 @@ const THINKS: Duration = Duration::from_millis(12);
 /// Lives under faults; one more without follows.
 const LIVES: u64 = 2;
 /// Histories of a run that nobody asked more of.
-const SEEDS: u64 = 180;
+const SEEDS: u64 = 200;
 /// Comparisons of such a run.
 const COMPARISONS: u64 = 200_000;
 /// From so many histories on, each kind must have been met.

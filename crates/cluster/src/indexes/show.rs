@@ -98,6 +98,9 @@ impl Database {
             let record = store::load(self.catalog().as_ref(), &definition.entries).await?;
             let verified = store::load_verified(self.catalog().as_ref(), &definition.entries).await?;
             let build = builds.get(&definition.entries);
+            // One that has left stays in the record.
+            let is_built = |shard: &&ShardId| record.as_ref().is_some_and(|record| record.built.contains(*shard));
+            let built = shards.iter().filter(is_built).count();
             infos.push(IndexInfo {
                 entries: definition.entries.to_string(),
                 table: definition.table.clone(),
@@ -108,7 +111,7 @@ impl Database {
                     Some(record) => record.state,
                     None => State::Building,
                 },
-                shards: (record.as_ref().map_or(0, |record| record.built.len()), shards.len()),
+                shards: (built, shards.len()),
                 rows_built: build.map(|build| build.rows),
                 rows_total: build.and_then(|build| build.total),
                 waits: build.and_then(|build| build.waits.clone()),

@@ -118,6 +118,10 @@ fn of_kind(database: &Database, table: &Table) -> Vec<Conflict> {
 
 fn of_key(key: &Key) -> Option<Conflict> {
     let name = &key.name;
+    if key.primary {
+        let hint = "create a table whose primary key has the shard key, and copy the rows";
+        return Some(Conflict::of_table(format!("primary key \"{name}\" is kept by a global index"), hint));
+    }
     if key.global.is_some() {
         let hint = format!("DROP INDEX {name}: a tenant's rows are on one shard, where a plain index finds them");
         return Some(Conflict::of_table(format!("index \"{name}\" is global"), hint));

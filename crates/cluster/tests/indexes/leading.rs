@@ -208,6 +208,9 @@ pub(crate) async fn shards_come_and_go(db: World) {
         assert_eq!(by_email(&mut client, &format!("e{email}")).await.len(), 5);
     }
     client.run("WAIT FOR INDEX users_email").await;
+    let shown = client.run("SHOW INDEXES").await[0].clone();
+    let counts: Vec<&str> = shown.split('|').skip(8).take(2).collect();
+    assert_eq!(counts, ["4", "4"], "shards built, shards: {shown}");
     settle(&db).await;
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
 }

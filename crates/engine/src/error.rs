@@ -102,6 +102,12 @@ impl ShardError {
         ShardError::Invalid(message.into())
     }
 
+    /// Whether the same request would fail again, however often it is sent.
+    pub fn is_final(&self) -> bool {
+        use ShardError::{Corrupt, Invalid, OtherTenant, Statement};
+        matches!(self, Statement(_) | Corrupt(_) | Invalid(_) | OtherTenant)
+    }
+
     /// Whether the same request may be sent again without doubling a write.
     pub fn nothing_happened(&self) -> bool {
         !matches!(self, ShardError::MayHaveHappened(_))

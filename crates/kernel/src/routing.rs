@@ -23,6 +23,7 @@
 
 use crate::hash::{BucketCount, bucket_of};
 use crate::names::{BucketId, GroupName, RoutingVersion, ShardId, TenantId};
+use crate::schema::global_bucket;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,6 +139,11 @@ impl RoutingPolicy {
         self.groups.get(group).map(Vec::as_slice)
     }
 
+    /// The buckets of a group that a shard has.
+    pub fn owned<'a>(&'a self, group: &GroupName, shard: &'a ShardId) -> impl Iterator<Item = &'a BucketRange> {
+        self.ranges(group).unwrap_or_default().iter().filter(move |range| range.shard == *shard)
+    }
+
     pub fn buckets(&self, group: &GroupName) -> Option<BucketCount> {
         self.groups.get(group).and_then(|ranges| count_of(ranges))
     }
@@ -154,6 +160,12 @@ impl RoutingPolicy {
     /// None if there is no such group or bucket.
     pub fn shard_of_bucket(&self, group: &GroupName, bucket: BucketId) -> Option<&ShardId> {
         owner(self.groups.get(group)?, bucket)
+    }
+
+    /// Where the global tables are. None if there is no such group yet.
+    pub fn home(&self) -> Option<&ShardId> {
+        let (group, bucket) = global_bucket();
+        self.shard_of_bucket(&group, bucket)
     }
 
     /// Where a tenant lives: its pin, or the owner of its bucket.

@@ -7,7 +7,7 @@
 //!
 //! It owns nothing yet; buckets and tenants are moved to it, or new ones begin there. Until it is recorded nobody asks it
 //! anything: a join that is cut short leaves a file or a database that is never looked at again, and a reader of the
-//! home's log, which is removed at the next start.
+//! first shard's log, which is removed at the next start.
 //!
 //! Statements wait for the last step only, as they do for a change of the schema; the schema stays as it is meanwhile.
 //!
@@ -93,7 +93,7 @@ impl Database {
         }
         // Whether it has come does not depend on this; what is left goes before the next one comes.
         if let Err(error) = self.forget_joins().await {
-            tracing::warn!(shard = %name, %error, "the home still keeps its log for a join");
+            tracing::warn!(shard = %name, %error, "the first shard still keeps its log for a join");
         }
         joined?;
         tracing::info!(shard = %name, engine = ?new.place.engine(), "shard added");
@@ -234,10 +234,10 @@ impl Database {
     /// Removes readers of the log that joins have left which were cut short.
     pub(super) async fn forget_joins(&self) -> Result<(), SqlError> {
         let people = |error: ShardError| error.for_people();
-        let home = self.shards.get(&self.first_shard()).await.map_err(people)?;
-        let consumers = home.consumers().await.map_err(people)?;
+        let first = self.shards.get(&self.first_shard()).await.map_err(people)?;
+        let consumers = first.consumers().await.map_err(people)?;
         for left in consumers.iter().filter(|consumer| consumer.stream.as_str().starts_with(STREAM_PREFIX)) {
-            home.remove_consumer(&left.stream).await.map_err(people)?;
+            first.remove_consumer(&left.stream).await.map_err(people)?;
         }
         Ok(())
     }
@@ -253,10 +253,10 @@ async fn check_unused(shard: &dyn Shard) -> Result<(), ShardError> {
     Err(ShardError::Statement(error.with_hint(hint)))
 }
 
-/// The reference tables, on their way from the home to the new shard.
+/// The reference tables, on their way from the first shard to the new shard.
 struct Copying {
     database: Arc<Database>,
-    home: OpenShard,
+    first: OpenShard,
     shard: OpenShard,
     stream: StreamId,
     tables: Vec<Table>,
@@ -269,9 +269,9 @@ impl Copying {
         let stream =
             StreamId::new(format!("{STREAM_PREFIX}{}", shard.id())).expect("a shard's name is short and plain");
         let tables = schema.tables.values().filter(|table| table.kind == TableKind::Reference).cloned().collect();
-        let home = database.shards.get(&database.first_shard()).await?;
-        let position = home.add_consumer(&stream).await?;
-        Ok(Copying { database: database.clone(), home, shard: shard.clone(), stream, tables, position })
+        let first = database.shards.get(&database.first_shard()).await?;
+        let position = first.add_consumer(&stream).await?;
+        Ok(Copying { database: database.clone(), first, shard: shard.clone(), stream, tables, position })
     }
 
     async fn apply(&self, kind: BatchKind, rows: Vec<Incoming>) -> Result<(), ShardError> {
@@ -286,7 +286,7 @@ impl Copying {
         for table in &self.tables {
             let mut range = KeyRange::table(&table.name);
             loop {
-                let page = self.home.snapshot().await?.page(&range, ROWS).await?;
+                let page = self.first.snapshot().await?.page(&range, ROWS).await?;
                 let incoming = |row: StoredRow| Incoming {
                     table: table.name.clone(),
                     key: table.key_of(&row.unit, &row.values),
@@ -304,16 +304,16 @@ impl Copying {
         Ok(())
     }
 
-    /// Applies what has changed on the home since.
+    /// Applies what has changed on the first shard since.
     async fn follow(&mut self) -> Result<(), ShardError> {
         loop {
-            let page = self.home.changes(self.position, *EVENT_ROWS.end()).await?;
+            let page = self.first.changes(self.position, *EVENT_ROWS.end()).await?;
             if page.through <= self.position {
                 return Ok(());
             }
             self.apply_page(&page).await?;
             self.position = page.through;
-            self.home.advance(&self.stream, self.position).await?;
+            self.first.advance(&self.stream, self.position).await?;
         }
     }
 
@@ -335,7 +335,7 @@ impl Copying {
     async fn digests(&self, table: &Table) -> Result<(Digest, Digest), ShardError> {
         let range = KeyRange::table(&table.name);
         let of = async |shard: &OpenShard| shard.snapshot().await?.digest(&range).await;
-        Ok((of(&self.home).await?, of(&self.shard).await?))
+        Ok((of(&self.first).await?, of(&self.shard).await?))
     }
 
     /// Whether both have the same rows. Changes that come between are mirrored, and it is looked again.
@@ -344,14 +344,14 @@ impl Copying {
             let mut looks = 0;
             loop {
                 self.follow().await?;
-                let (home, new) = self.digests(&self.tables[at]).await?;
-                if home == new {
+                let (first, new) = self.digests(&self.tables[at]).await?;
+                if first == new {
                     break;
                 }
                 looks += 1;
                 if looks == LOOKS {
                     // Someone writes all the time. What is small is compared again when nobody does.
-                    match home.rows.max(new.rows) <= COMPARED_ROWS {
+                    match first.rows.max(new.rows) <= COMPARED_ROWS {
                         true => break,
                         false => return Err(differs(&self.tables[at])),
                     }
@@ -366,7 +366,7 @@ impl Copying {
         self.follow().await?;
         let mut after = self.position;
         loop {
-            let page = self.home.committed_changes(after, *EVENT_ROWS.end()).await?;
+            let page = self.first.committed_changes(after, *EVENT_ROWS.end()).await?;
             self.apply_page(&page).await?;
             if page.changes.len() < *EVENT_ROWS.end() {
                 break;
@@ -375,10 +375,10 @@ impl Copying {
         }
         for table in &self.tables {
             let range = KeyRange::table(&table.name);
-            let page = self.home.snapshot().await?.page(&range, COMPARED_ROWS as usize + 1).await?;
+            let page = self.first.snapshot().await?.page(&range, COMPARED_ROWS as usize + 1).await?;
             if page.rows.len() as u64 <= COMPARED_ROWS {
-                let (home, new) = self.digests(table).await?;
-                if home != new {
+                let (first, new) = self.digests(table).await?;
+                if first != new {
                     return Err(differs(table));
                 }
             }

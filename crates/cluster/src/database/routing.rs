@@ -326,7 +326,7 @@ pub(crate) fn owned(policy: &RoutingPolicy, shard: &ShardId) -> Vec<Fence> {
 
 /// All buckets of a group that a shard has, as claims.
 pub(crate) fn claimed_of(policy: &RoutingPolicy, group: &GroupName, shard: &ShardId) -> Vec<Claimed> {
-    let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
+    let ranges = policy.owned(group, shard);
     ranges.map(|range| Claimed::Buckets(group.clone(), range.first, range.last)).collect()
 }
 
@@ -334,8 +334,7 @@ pub(crate) fn claimed_of(policy: &RoutingPolicy, group: &GroupName, shard: &Shar
 pub(crate) fn bits_of(policy: &RoutingPolicy, group: &GroupName, shard: &ShardId) -> Vec<u8> {
     let count = policy.buckets(group).map_or(0, BucketCount::get);
     let mut bits = vec![0u8; count.div_ceil(8) as usize];
-    let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
-    for bucket in ranges.flat_map(|range| range.first.0..=range.last.0) {
+    for bucket in policy.owned(group, shard).flat_map(|range| range.first.0..=range.last.0) {
         bits[bucket as usize / 8] |= 1 << (bucket % 8);
     }
     bits

@@ -114,9 +114,7 @@ impl Resolver<'_> {
 
     /// Where the global tables are.
     pub(crate) fn home(&self) -> Result<ShardId, SqlError> {
-        let (group, bucket) = global_bucket();
-        let home = self.policy.shard_of_bucket(&group, bucket).cloned();
-        home.ok_or_else(|| SqlError::new("XX000", "the global tables are not routed"))
+        self.policy.home().cloned().ok_or_else(|| SqlError::new("XX000", "the global tables are not routed"))
     }
 
     /// Shards that have buckets of what is touched.

@@ -141,8 +141,7 @@ async fn build_shard(
 /// Buckets of the indexed table that a shard has.
 pub(super) fn owned(database: &Database, index: &Watched, shard: &ShardId) -> Vec<RangeInclusive<u32>> {
     let policy = database.routing.current();
-    let ranges = policy.ranges(&index.definition.group).unwrap_or_default();
-    ranges.iter().filter(|range| range.shard == *shard).map(|range| range.first.0..=range.last.0).collect()
+    policy.owned(&index.definition.group, shard).map(|range| range.first.0..=range.last.0).collect()
 }
 
 async fn count_rows(

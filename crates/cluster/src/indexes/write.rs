@@ -59,13 +59,15 @@ pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>, compan
     for attempt in 0.. {
         let by_shard = by_shard(&database.routing.current(), parts)?;
         let written = futures::future::join_all(by_shard.into_iter().map(async |(shard, parts)| match company {
-            Company::Nobody => write_slices(database, &shard, parts).await,
+            Company::Nobody => Ok(write_slices(database, &shard, parts).await),
             Company::Others => write_together(database, &shard, parts).await,
         }));
         let (mut left, mut failed) = (Vec::new(), None);
-        for (batch, error) in written.await.into_iter().flatten() {
-            left.extend(batch);
-            failed = Some(error);
+        for written in written.await {
+            for (batch, error) in written? {
+                left.extend(batch);
+                failed = Some(error);
+            }
         }
         match failed {
             None => return Ok(()),
@@ -99,22 +101,25 @@ fn by_shard(policy: &RoutingPolicy, parts: Vec<EntryPart>) -> Result<BTreeMap<Sh
     Ok(by_shard)
 }
 
-/// Puts parts on a shard's pile, and waits until they are written, by whomever.
-async fn write_together(database: &Database, shard: &ShardId, parts: Vec<EntryPart>) -> Vec<Failed> {
+/// Puts parts on a shard's pile, and waits until they are written, by whomever. An error if that one was cut off: nobody
+/// knows how far it came, and their positions tell.
+async fn write_together(
+    database: &Database,
+    shard: &ShardId,
+    parts: Vec<EntryPart>,
+) -> Result<Vec<Failed>, ShardError> {
     let pile = lock(&database.indexes.piles).entry(shard.clone()).or_default().clone();
     let (written, mut outcome) = oneshot::channel();
-    let kept = parts.clone();
     lock(&pile.waiting).push(Waiting { parts, written });
     let turn = pile.turn.lock().await;
     // Another one may have written them while this one waited for its turn.
     if let Ok(outcome) = outcome.try_recv() {
-        return outcome;
+        return Ok(outcome);
     }
     database.env.sleep(GATHER).await;
     write_pile(database, shard, &pile).await;
     drop(turn);
-    // Whoever had the turn and was cut off has left them.
-    outcome.await.unwrap_or_else(|_| vec![(kept, ShardError::Unavailable("writing was cut off".into()))])
+    outcome.await.map_err(|_| ShardError::Unavailable("writing was cut off".into()))
 }
 
 async fn write_pile(database: &Database, shard: &ShardId, pile: &Pile) {

@@ -26,7 +26,7 @@ use isles_engine::shard::{
 use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RoutingVersion, Seq, ShardId, StreamId, TenantId};
-use isles_kernel::schema::{Table, TableKind, Unit, global_bucket};
+use isles_kernel::schema::{Table, TableKind, Unit};
 use isles_kernel::value::Value;
 use isles_sql::row_tenant::RowTenant;
 use std::collections::BTreeMap;
@@ -62,9 +62,7 @@ impl From<ShardError> for Halt {
                 let hint = "the change log reached its limit before the migration had read it; begin it again";
                 Halt::Never(people.with_hint(hint))
             }
-            ShardError::Statement(_) | ShardError::Corrupt(_) | ShardError::Invalid(_) | ShardError::OtherTenant => {
-                Halt::Never(people)
-            }
+            _ if error.is_final() => Halt::Never(people),
             _ => Halt::Later(people),
         }
     }
@@ -79,10 +77,7 @@ impl From<SqlError> for Halt {
 /// Shards that have rows of a table.
 pub(super) fn sources(database: &Database, table: &Table) -> Vec<ShardId> {
     match table.kind {
-        TableKind::Global => {
-            let (group, bucket) = global_bucket();
-            database.routing.current().shard_of_bucket(&group, bucket).cloned().into_iter().collect()
-        }
+        TableKind::Global => database.routing.current().home().cloned().into_iter().collect(),
         _ => database.shard_names(),
     }
 }
@@ -91,8 +86,7 @@ pub(super) fn sources(database: &Database, table: &Table) -> Vec<ShardId> {
 pub(super) fn owned_scope(database: &Database, table: &Table, shard: &ShardId) -> Scope {
     let Some(group) = table.group() else { return Scope::All };
     let policy = database.routing.current();
-    let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
-    Scope::Buckets(group.clone(), ranges.map(|range| range.first.0..=range.last.0).collect())
+    Scope::Buckets(group.clone(), policy.owned(group, shard).map(|range| range.first.0..=range.last.0).collect())
 }
 
 /// The stream of all rows that come to a copy, and the consumer of the logs that they come from.

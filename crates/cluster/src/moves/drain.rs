@@ -204,8 +204,7 @@ fn next_owner(
 
 fn next_buckets(name: &ShardId, targets: &[ShardId], policy: &RoutingPolicy) -> Option<(Units, ShardId)> {
     let has = |group: &GroupName, shard: &ShardId| {
-        let ranges = policy.ranges(group).unwrap_or_default().iter().filter(|range| range.shard == *shard);
-        ranges.map(|range| range.last.0 - range.first.0 + 1).sum::<u32>()
+        policy.owned(group, shard).map(|range| range.last.0 - range.first.0 + 1).sum::<u32>()
     };
     for (group, ranges) in policy.groups() {
         let Some(range) = ranges.iter().find(|range| range.shard == *name) else { continue };

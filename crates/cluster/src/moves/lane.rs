@@ -36,9 +36,7 @@ impl From<ShardError> for Halt {
             ShardError::Trimmed { .. } => Halt::Never(
                 people.with_hint("the change log reached its limit before the move had read it; plan the move again"),
             ),
-            ShardError::Statement(_) | ShardError::Corrupt(_) | ShardError::Invalid(_) | ShardError::OtherTenant => {
-                Halt::Never(people)
-            }
+            _ if error.is_final() => Halt::Never(people),
             _ => Halt::Later(people),
         }
     }

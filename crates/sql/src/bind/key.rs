@@ -83,21 +83,28 @@ impl Reader<'_> {
     }
 
     fn text(&self, sql: &str) -> Result<(Expr, Option<String>)> {
-        let (mut schema, settings) = (Schema::default(), Settings::default());
-        schema.namespaces.insert(self.table.namespace().into());
-        schema.tables.insert(self.table.name.clone(), self.table.clone());
-        let context = BindContext {
-            schema: &schema,
-            search_path: &[],
-            database: "",
-            settings: &settings,
-            default_kind: utility::DefaultKind::Hash,
-            default_buckets: 1,
-        };
-        let (_, expr, of) = bound_over(&context, self.table, sql)?;
-        let text = print::text_over_table(&expr, &of);
-        Ok((expr, text))
+        with_table_alone(self.table, |context| {
+            let (_, expr, of) = bound_over(context, self.table, sql)?;
+            let text = print::text_over_table(&expr, &of);
+            Ok((expr, text))
+        })
     }
+}
+
+/// What an expression over a row is bound in when it is to mean the same in every session: it needs to know no other table,
+/// and no settings but those that every session begins with.
+pub(super) fn with_table_alone<T>(table: &Table, bind: impl FnOnce(&BindContext<'_>) -> Result<T>) -> Result<T> {
+    let (mut schema, settings) = (Schema::default(), Settings::default());
+    schema.namespaces.insert(table.namespace().into());
+    schema.tables.insert(table.name.clone(), table.clone());
+    bind(&BindContext {
+        schema: &schema,
+        search_path: &[],
+        database: "",
+        settings: &settings,
+        default_kind: utility::DefaultKind::Hash,
+        default_buckets: 1,
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //!   * [`id`]         self-routing ids and instance names
 //!   * [`placement`]  groups, regions, generations: which bucket a key belongs to
 //!   * [`routing`]    which shard a bucket or a pinned tenant lives on
+//!   * [`residents`]  which tenants' rows a shard owns
 //!   * [`moves`]      moves of tenants and buckets between shards: plans, and what happens next
 //!   * [`interval`]   months, days and microseconds
 //!   * [`value`]      typed values, without loss on any engine
@@ -18,6 +19,8 @@
 //!   * [`schema`]     tables as the shards store them
 //!   * [`change`]     row changes, as the change log records them
 //!   * [`index`]      global indexes: keys, entries, and what is not applied yet
+//!   * [`runs`]       runs of workflows: statuses, retries, journals, and their index
+//!   * [`sync`]       what a server and its replicas say to each other
 
 pub mod change;
 pub mod error;
@@ -30,6 +33,9 @@ pub mod moves;
 pub mod names;
 pub mod placement;
 pub mod quota;
+pub mod residents;
 pub mod routing;
+pub mod runs;
 pub mod schema;
+pub mod sync;
 pub mod value;

@@ -148,6 +148,11 @@ impl RoutingPolicy {
         self.groups.get(group).and_then(|ranges| count_of(ranges))
     }
 
+    /// How many buckets there are for tenants. It never changes.
+    pub fn tenant_buckets(&self) -> BucketCount {
+        self.buckets(&self.tenant_group).expect("the tenant group is always there and never empty")
+    }
+
     pub fn pins(&self) -> impl Iterator<Item = (&TenantId, &ShardId)> {
         self.pins.iter()
     }
@@ -179,13 +184,19 @@ impl RoutingPolicy {
 
     /// The bucket of the tenant group that a tenant hashes to, pinned or not.
     pub fn bucket_of_tenant(&self, tenant: &TenantId) -> BucketId {
-        let buckets = self.buckets(&self.tenant_group).expect("the tenant group is always there and never empty");
-        bucket_of(tenant.as_str(), None, buckets)
+        bucket_of(tenant.as_str(), None, self.tenant_buckets())
     }
 
     /// The bucket that rows of the null tenant hash to: an empty name is nobody else's.
     pub fn bucket_of_null_tenant(&self) -> BucketId {
-        bucket_of("", None, self.buckets(&self.tenant_group).unwrap_or(BucketCount::ONE))
+        bucket_of("", None, self.tenant_buckets())
+    }
+
+    /// The shards that have tenants of these buckets: their owners, and those that such tenants are pinned to.
+    pub fn shards_of_tenants(&self, buckets: &BTreeSet<BucketId>) -> BTreeSet<&ShardId> {
+        let owners = buckets.iter().filter_map(|bucket| self.shard_of_bucket(&self.tenant_group, *bucket));
+        let pinned = self.pins.iter().filter(|(tenant, _)| buckets.contains(&self.bucket_of_tenant(tenant)));
+        owners.chain(pinned.map(|(_, shard)| shard)).collect()
     }
 
     fn shard_of_tenant_bucket(&self, tenant: &TenantId) -> &ShardId {

@@ -20,11 +20,13 @@
 //! nothing in a shard but the schema it remembers.
 //!
 //! In reading order: [`relation`] has how relations are named, this file what a schema is, [`entries`] where global
-//! indexes are kept, [`apply`] how a schema changes and what must hold, [`replace`] how a copy takes a table's place,
+//! indexes are kept, [`every`] how it looks to whoever reads all tenants, [`apply`] how a schema changes and what must hold, [`replace`] how a copy takes a table's place,
 //! [`script`] how it is made from nothing, [`sql_type`] how PostgreSQL writes a declared type.
 
 mod apply;
 mod entries;
+mod every;
+mod regions;
 mod relation;
 mod replace;
 mod script;
@@ -34,10 +36,12 @@ pub use entries::{
     ENTRY_BUCKET, ENTRY_BUCKETS, ENTRY_KEY, ENTRY_PLACE, ENTRY_ROWS, INDEX_NAMESPACE, POSITIONS, entries_table,
     entry_group, entry_place,
 };
+pub use regions::{MAX_REGIONS, read_regions, written_regions};
 pub use relation::{PUBLIC, plain_name, relation_name, relation_parts};
 pub use replace::{NewCopy, is_copy_namespace};
 
 use crate::names::{BucketId, GroupName, SchemaVersion, TenantId};
+use crate::placement::RegionRange;
 use crate::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +72,11 @@ pub const RESERVED_PREFIX: &str = "_isles";
 /// The group of all global tables. It has one bucket, so that they are on one shard, and move together.
 pub const GLOBAL_GROUP: &str = "_isles_global";
 static GLOBAL: LazyLock<GroupName> = LazyLock::new(|| GroupName::new(GLOBAL_GROUP).expect("a constant that is a name"));
+/// The group that tenant tables are in for whoever reads the rows of all tenants ([`Schema::of_every_tenant`]). No routing
+/// has it: where a tenant is, its pin says, or its bucket in the routing's group of tenants.
+pub const EVERY_TENANT_GROUP: &str = "_isles_tenants";
+static EVERY_TENANT: LazyLock<GroupName> =
+    LazyLock::new(|| GroupName::new(EVERY_TENANT_GROUP).expect("a constant that is a name"));
 /// Before the name of a tenant table, the name of the view that a SQLite shard reads it through.
 pub const TENANT_VIEW_PREFIX: &str = "_isles_tenant.";
 
@@ -146,7 +155,15 @@ impl Column {
 #[serde(rename_all = "lowercase")]
 pub enum TableKind {
     /// By hash of the shard key, into the buckets of a group.
-    Hash { group: GroupName, shard_by: Vec<String>, buckets: u32 },
+    Hash {
+        group: GroupName,
+        shard_by: Vec<String>,
+        buckets: u32,
+        /// Where the buckets of the group are kept; empty: anywhere. They cover all of them, and all tables of the
+        /// group say the same.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        regions: Vec<RegionRange>,
+    },
     /// By the session's tenant.
     Tenant,
     /// A copy on every shard.
@@ -458,6 +475,11 @@ pub enum Unit {
     Shared,
 }
 
+/// The group of tenant tables, to whoever reads the rows of all tenants.
+pub fn every_tenant_group() -> GroupName {
+    EVERY_TENANT.clone()
+}
+
 /// The one bucket of the global tables.
 pub fn global_bucket() -> (GroupName, BucketId) {
     (GLOBAL.clone(), BucketId(0))
@@ -665,6 +687,55 @@ impl SchemaChange {
     }
 }
 
+impl SchemaChange {
+    /// Whether it makes, changes, drops or refers to anything of a namespace.
+    pub fn concerns(&self, namespace: &str) -> bool {
+        let is_in = |relation: &str| relation_parts(relation).0 == namespace;
+        match self {
+            SchemaChange::CreateNamespace { namespace: named } | SchemaChange::DropNamespace { namespace: named } => {
+                named == namespace
+            }
+            SchemaChange::CreateTable(table) => {
+                is_in(&table.name) || table.foreign_keys.iter().any(|foreign| is_in(&foreign.table))
+            }
+            SchemaChange::AddForeignKey { table, foreign_key } => is_in(table) || is_in(&foreign_key.table),
+            SchemaChange::RenameTable { table, to } => is_in(table) || is_in(to),
+            SchemaChange::RenameView { view, to } => is_in(view) || is_in(to),
+            SchemaChange::RenameSequence { sequence, to } => is_in(sequence) || is_in(to),
+            SchemaChange::DropTable { table }
+            | SchemaChange::AddColumn { table, .. }
+            | SchemaChange::DropColumn { table, .. }
+            | SchemaChange::RenameColumn { table, .. }
+            | SchemaChange::AlterColumn { table, .. }
+            | SchemaChange::Rekey { table, .. }
+            | SchemaChange::ReplaceTable { table, .. }
+            | SchemaChange::CreateKey { table, .. }
+            | SchemaChange::DropKey { table, .. }
+            | SchemaChange::RenameKey { table, .. }
+            | SchemaChange::AddCheck { table, .. }
+            | SchemaChange::DropCheck { table, .. }
+            | SchemaChange::DropForeignKey { table, .. }
+            | SchemaChange::RenameConstraint { table, .. } => is_in(table),
+            SchemaChange::CreateObject(object) => is_in(&object.name),
+            SchemaChange::DropObject { name } => is_in(name),
+            SchemaChange::CreateView(view) => is_in(&view.name),
+            SchemaChange::DropView { view } => is_in(view),
+            SchemaChange::CreateSequence(sequence) | SchemaChange::AlterSequence(sequence) => is_in(&sequence.name),
+            SchemaChange::DropSequence { sequence } => is_in(sequence),
+            SchemaChange::SetComment { on, .. } => match on {
+                CommentOn::Database | CommentOn::Role(_) => false,
+                CommentOn::Schema(named) => named == namespace,
+                CommentOn::Table(relation)
+                | CommentOn::Column(relation, _)
+                | CommentOn::Constraint(relation, _)
+                | CommentOn::Index(relation)
+                | CommentOn::View(relation)
+                | CommentOn::Sequence(relation) => is_in(relation),
+            },
+        }
+    }
+}
+
 /// What a comment is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CommentOn {
@@ -824,6 +895,7 @@ mod tests {
                 group: GroupName::new("users").expect("valid"),
                 shard_by: vec!["id".into()],
                 buckets: 8,
+                regions: vec![],
             },
             columns: vec![Column::new("id", DataType::Int8).not_null(), Column::new("email", DataType::Text)],
             primary_key: vec!["id".into()],
@@ -886,7 +958,7 @@ mod tests {
         let entries = format!("{INDEX_NAMESPACE}.1");
         let key = Key { constraint: true, primary: true, global: Some(entries.clone()), ..Key::unique("p", &["id"]) };
         let group = GroupName::new("users").expect("valid");
-        let kind = TableKind::Hash { group, shard_by: vec!["email".into()], buckets: 8 };
+        let kind = TableKind::Hash { group, shard_by: vec!["email".into()], buckets: 8, regions: vec![] };
         let mut table = Table { kind, keys: vec![key], ..users() };
         table.columns[1].nullable = false;
         table.primary_key.push("email".into());

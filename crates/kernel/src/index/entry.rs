@@ -7,7 +7,7 @@
 use super::key::{IndexKey, NO_KEY, NoOrder};
 use crate::change::Change;
 use crate::names::{BucketId, Seq, ShardId};
-use crate::schema::{POSITIONS, Unit, entry_place};
+use crate::schema::{POSITIONS, entry_place};
 use crate::value::Value;
 use std::collections::BTreeMap;
 
@@ -81,16 +81,16 @@ pub struct Deltas {
 }
 
 impl Deltas {
-    /// Counts what a change does, for entry buckets that have not come so far yet. `key_of` gives a row's key, or none for
-    /// a row that the index leaves out.
+    /// Counts what a change of a row of `bucket` does, for entry buckets that have not come so far yet. `key_of` gives a
+    /// row's key, or none for a row that the index leaves out.
     pub fn add(
         &mut self,
         change: &Change,
+        bucket: BucketId,
         entry_buckets: u32,
         key_of: impl Fn(&[Value]) -> Result<Option<IndexKey>, NoOrder>,
         has_come_to: impl Fn(u32) -> Seq,
     ) -> Result<(), NoOrder> {
-        let Unit::Bucket(_, bucket) = change.unit else { return Ok(()) };
         for (row, rows) in [(&change.before, -1), (&change.after, 1)] {
             let Some(key) = row.as_ref().map(|row| key_of(row)).transpose()?.flatten() else { continue };
             let entry_bucket = key.entry_bucket(entry_buckets);
@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::change::Op;
     use crate::names::{GroupName, SchemaVersion, TxnId};
+    use crate::schema::Unit;
 
     fn change(seq: u64, before: Option<&str>, after: Option<&str>) -> Change {
         let row = |text: &str| vec![Value::text(text)];
@@ -152,7 +153,7 @@ mod tests {
     fn sums(changes: &[Change], come: u64) -> Vec<(Vec<u8>, i64)> {
         let mut deltas = Deltas::default();
         for change in changes {
-            deltas.add(change, 8, key_of, |_| Seq(come)).expect("texts have keys");
+            deltas.add(change, BucketId(3), 8, key_of, |_| Seq(come)).expect("texts have keys");
         }
         let mut all: Vec<(Vec<u8>, i64)> =
             deltas.into_parts().flat_map(|(_, part)| part).map(|delta| (delta.key, delta.rows)).collect();

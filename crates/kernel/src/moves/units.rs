@@ -106,6 +106,12 @@ impl Units {
         }
     }
 
+    /// The group of which a shard has rows that are not its own while this moves: whoever takes all of it must leave them
+    /// out.
+    pub fn crowded<'a>(&'a self, policy: &'a RoutingPolicy) -> &'a GroupName {
+        self.group().unwrap_or_else(|| policy.tenant_group())
+    }
+
     /// The shards that have any of it.
     pub fn homes<'a>(&self, policy: &'a RoutingPolicy) -> BTreeSet<&'a ShardId> {
         match self {

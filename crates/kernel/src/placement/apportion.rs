@@ -14,7 +14,7 @@
 
 use crate::hash::BucketCount;
 use crate::names::{BucketId, RegionName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A region's percentage of the buckets, 0 to 100.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct RegionShare {
 }
 
 /// The buckets of one region: `first..=last`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionRange {
     pub region: RegionName,
     pub first: BucketId,

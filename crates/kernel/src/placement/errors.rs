@@ -73,7 +73,8 @@ impl fmt::Display for FieldError {
 pub struct ConfigErrors(Vec<FieldError>);
 
 impl ConfigErrors {
-    pub(super) fn one(field: &str, code: ErrorCode, message: String) -> ConfigErrors {
+    /// A single error.
+    pub fn one(field: &str, code: ErrorCode, message: String) -> ConfigErrors {
         ConfigErrors(vec![FieldError { field: field.to_owned(), code, message }])
     }
 

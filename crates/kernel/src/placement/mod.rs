@@ -28,8 +28,10 @@
 mod apportion;
 mod change;
 mod config;
+mod diff;
 mod draft;
 mod errors;
+mod impact;
 mod registry;
 mod validate;
 
@@ -37,7 +39,9 @@ pub use apportion::{ApportionError, RegionRange, RegionShare, apportion};
 pub use change::validate_change;
 pub use config::{CONFIG_VERSION, Entries, Field, GroupConfig, MAX_CONFIG_BYTES, PlacementConfig, PreviousConfig};
 pub use config::{Groups, Optional, RegionShares, TypeConfig, Unknown};
+pub use diff::{FieldChange, differences};
 pub use errors::{ConfigErrors, ErrorCode, FieldError};
+pub use impact::{GroupImpact, RegionImpact, SAMPLED_KEYS, impact};
 pub use jiff::Timestamp;
 pub use registry::{Colocation, KeySchema, MAX_TYPES, RegistryError, TypeName, TypeRegistry, TypeSpec};
 pub use validate::{DEFAULT_GROUP, KNOWN_REGIONS, MAX_GROUPS, MAX_PREVIOUS_GENERATIONS};

@@ -653,8 +653,8 @@ impl ForeignKey {
             (_, TableKind::Reference) => true,
             (TableKind::Tenant, TableKind::Tenant) | (TableKind::Global, TableKind::Global) => true,
             (
-                TableKind::Hash { group, shard_by, buckets },
-                TableKind::Hash { group: group_there, shard_by: shard_by_there, buckets: buckets_there },
+                TableKind::Hash { group, shard_by, buckets, .. },
+                TableKind::Hash { group: group_there, shard_by: shard_by_there, buckets: buckets_there, .. },
             ) => {
                 let paired = |(here, there): (&String, &String)| {
                     let at = self.columns.iter().position(|column| column == here);

@@ -15,7 +15,8 @@
 //! a page of a log changes is on few pages of the disk.
 
 use super::{Column, Key, Schema, SchemaChange, Table, TableKind};
-use crate::names::GroupName;
+use crate::names::{BucketId, GroupName, RegionName};
+use crate::placement::RegionRange;
 use crate::value::DataType;
 
 /// The namespace of all entries, and the name of their group.
@@ -36,13 +37,23 @@ pub fn entry_place(entry_bucket: u32) -> i64 {
     i64::from(entry_bucket) + 1
 }
 
-/// The group of all entries.
+/// The group of entries of tables whose buckets may be anywhere.
 pub fn entry_group() -> GroupName {
     GroupName::new(INDEX_NAMESPACE).expect("a constant that is a name")
 }
 
-/// A table of entries.
+/// The group of entries of tables that are kept in a region. They hold values of its rows, and so they are kept there,
+/// too (I-39).
+fn regional_entry_group(region: &RegionName) -> Option<GroupName> {
+    GroupName::new(format!("{INDEX_NAMESPACE}-{region}")).ok()
+}
+
+/// A table of entries that may be anywhere.
 pub fn entries_table(name: &str) -> Table {
+    entries_in(name, entry_group(), vec![])
+}
+
+fn entries_in(name: &str, group: GroupName, regions: Vec<RegionRange>) -> Table {
     let column = |name, ty| Column::new(name, ty).not_null();
     let columns = vec![
         column(ENTRY_PLACE, DataType::Int8),
@@ -50,13 +61,14 @@ pub fn entries_table(name: &str) -> Table {
         column(ENTRY_BUCKET, DataType::Int8),
         column(ENTRY_ROWS, DataType::Int8),
     ];
-    let kind = TableKind::Hash { group: entry_group(), shard_by: vec![ENTRY_KEY.into()], buckets: ENTRY_BUCKETS };
+    let kind = TableKind::Hash { group, shard_by: vec![ENTRY_KEY.into()], buckets: ENTRY_BUCKETS, regions };
     Table::new(name, kind, columns, &[ENTRY_PLACE, ENTRY_KEY, ENTRY_BUCKET])
 }
 
 impl Schema {
-    /// What makes a global index besides its key: the table for its entries, and its name.
-    pub fn new_entries(&self) -> (String, Vec<SchemaChange>) {
+    /// What makes a global index besides its key: the table for its entries, and its name. None if the rows are kept in
+    /// several regions: there is no place for what all of them have.
+    pub fn new_entries(&self, of: &TableKind) -> Option<(String, Vec<SchemaChange>)> {
         let stem = self.version.next().0;
         let names = (0..).map(|n| match n {
             0 => format!("{INDEX_NAMESPACE}.{stem}"),
@@ -65,8 +77,21 @@ impl Schema {
         let name = names.into_iter().find(|name| !self.tables.contains_key(name)).expect("there is always another");
         let namespace = (!self.namespaces.contains(INDEX_NAMESPACE))
             .then(|| SchemaChange::CreateNamespace { namespace: INDEX_NAMESPACE.into() });
-        let table = SchemaChange::CreateTable(entries_table(&name));
-        (name, namespace.into_iter().chain([table]).collect())
+        let table = match of {
+            TableKind::Hash { regions, .. } if !regions.is_empty() => {
+                let [RegionRange { region, .. }] = regions.as_slice() else { return None };
+                let all = RegionRange { region: region.clone(), first: BucketId(0), last: BucketId(ENTRY_BUCKETS - 1) };
+                entries_in(&name, regional_entry_group(region)?, vec![all])
+            }
+            _ => entries_table(&name),
+        };
+        let table = SchemaChange::CreateTable(table);
+        Some((name, namespace.into_iter().chain([table]).collect()))
+    }
+
+    /// The group of a table of entries.
+    pub fn group_of_entries(&self, entries: &str) -> GroupName {
+        self.tables.get(entries).and_then(Table::group).cloned().unwrap_or_else(entry_group)
     }
 
     /// All global indexes, with their tables.

@@ -13,7 +13,7 @@ use crate::guard::{self, Guard};
 use crate::tree::{Expr, ExprKind, RelId, RelationRef, RelationSource, Statement};
 use crate::types;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{BUCKET_COLUMN, TableKind};
+use isles_kernel::schema::{BUCKET_COLUMN, EVERY_TENANT_GROUP, TENANT_KEY_COLUMN, TableKind};
 
 /// It comes first: a stranger may be an older version of its row, and what else is asked may fail for such a one. An
 /// engine may still try first what it finds cheaper, or what an index answers.
@@ -32,14 +32,19 @@ pub(crate) fn keep_to_owned(statement: Statement) -> Result<Statement, SqlError>
 fn condition_of(target: &RelationRef) -> Option<Expr> {
     let RelationSource::User(table) = &target.relation.source else { return None };
     let TableKind::Hash { group, .. } = &table.kind else { return None };
-    let bucket = Expr::new(ExprKind::Hidden { rel: target.rel, column: BUCKET_COLUMN }, types::INT4);
+    // Rows of all tenants have no bucket in them.
+    let (column, ty) = match group.as_str() {
+        EVERY_TENANT_GROUP => (TENANT_KEY_COLUMN, types::TEXT),
+        _ => (BUCKET_COLUMN, types::INT4),
+    };
+    let bucket = Expr::new(ExprKind::Hidden { rel: target.rel, column }, ty);
     Some(Expr::new(ExprKind::Owned { group: group.clone(), bucket: Box::new(bucket) }, types::BOOL))
 }
 
 fn kept_relation(guard: &Expr) -> Option<RelId> {
     let ExprKind::Owned { bucket, .. } = &guard.kind else { return None };
     match bucket.kind {
-        ExprKind::Hidden { rel, column: BUCKET_COLUMN } => Some(rel),
+        ExprKind::Hidden { rel, column: BUCKET_COLUMN | TENANT_KEY_COLUMN } => Some(rel),
         _ => None,
     }
 }

@@ -387,7 +387,8 @@ pub enum ParamSource {
     Context(Context, Type),
     Const(Value),
     /// The buckets of a group that the shard owns: a bytea whose bit b is set for bucket b, bit 0 the lowest of its first
-    /// byte, as `get_bit` counts. It has a bit for each bucket of the group.
+    /// byte, as `get_bit` counts. It has a bit for each bucket of the group. Of the group of all tenants, the tenants that
+    /// the shard owns, as the text of `isles_kernel::residents`.
     Buckets(GroupName),
 }
 

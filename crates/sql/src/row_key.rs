@@ -139,7 +139,7 @@ mod tests {
     /// `users (id bigint, email text, code char(4), age int, active boolean)`.
     fn users() -> Table {
         let group = GroupName::new("users").expect("a name");
-        let kind = TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8 };
+        let kind = TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8, regions: vec![] };
         let code = Column::new("code", DataType::Text);
         let columns = vec![
             Column::new("id", DataType::Int8).not_null(),

@@ -280,7 +280,8 @@ pub enum ExprKind {
         rel: RelId,
         column: &'static str,
     },
-    /// Whether the shard that runs this owns a bucket of a group. Only the form of a fragment that keeps to owned buckets
+    /// Whether the shard that runs this owns a bucket of a group, or a tenant, which stands for its bucket in the group of
+    /// all tenants. Only the form of a fragment that keeps to owned buckets
     /// has these.
     Owned {
         group: GroupName,

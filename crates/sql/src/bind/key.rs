@@ -104,6 +104,7 @@ pub(super) fn with_table_alone<T>(table: &Table, bind: impl FnOnce(&BindContext<
         settings: &settings,
         default_kind: utility::DefaultKind::Hash,
         default_buckets: 1,
+        procedures: &crate::bind::procedure::NO_PROCEDURES,
     })
 }
 
@@ -116,7 +117,7 @@ mod tests {
 
     fn table() -> Table {
         let group = GroupName::new("g").expect("a name");
-        let kind = TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8 };
+        let kind = TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8, regions: vec![] };
         let columns = vec![Column::new("id", DataType::Int8), Column::new("at", DataType::TimestampTz)];
         Table::new("app.things", kind, columns, &["id"])
     }

@@ -13,6 +13,7 @@
 //!   * `write`    INSERT, UPDATE, DELETE
 //!   * `key`      what a key of a table is over
 //!   * `tenant`   which tenant a row is given to
+//!   * `procedure` calls of what is registered above the database
 //!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
@@ -39,6 +40,7 @@ mod key;
 mod lockstep;
 mod names;
 mod origin;
+pub mod procedure;
 mod query;
 mod resolve;
 mod scope;
@@ -91,6 +93,8 @@ pub struct BindContext<'a> {
     pub default_kind: utility::DefaultKind,
     /// Buckets of a new group that does not say how many.
     pub default_buckets: u32,
+    /// What can be called in the schema `isles`.
+    pub procedures: &'a procedure::Signatures,
 }
 
 impl<'a> BindContext<'a> {
@@ -120,6 +124,7 @@ pub struct Bound {
 pub enum BoundStatement {
     Rows(Box<Statement>),
     Explain(Box<Explain>),
+    Call(Box<procedure::Call>),
     Other(Box<utility::Utility>),
     /// A text of nothing but comments.
     Empty,
@@ -165,6 +170,9 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
     let statement = match node {
         // `SELECT … INTO` makes a table.
         Node::SelectStmt(select) if select.into_clause().is_some() => bind_utility(node, context)?,
+        Node::SelectStmt(select) if let Some(call) = binder.procedure_call(select)? => {
+            BoundStatement::Call(Box::new(call))
+        }
         Node::SelectStmt(_) | Node::InsertStmt(_) | Node::UpdateStmt(_) | Node::DeleteStmt(_) => {
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }

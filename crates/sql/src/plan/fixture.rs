@@ -28,7 +28,7 @@ pub(crate) fn table(rel: u32, name: &str, kind: TableKind) -> From {
 
 pub(crate) fn hashed(rel: u32) -> From {
     let group = GroupName::new("g").expect("a name");
-    table(rel, &format!("h{rel}"), TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8 })
+    table(rel, &format!("h{rel}"), TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 8, regions: vec![] })
 }
 
 pub(crate) fn tenant(rel: u32) -> From {

@@ -23,6 +23,8 @@ pub const AGGREGATE: &str = "_agg";
 pub const ONE: &str = "_one";
 /// Whether a bucket is among those of a bitmap: `_owns(bitmap, bucket)`.
 pub const OWNS: &str = "_owns";
+/// Whether a tenant is among residents: `_owns_tenant(residents, tenant)`.
+pub const OWNS_TENANT: &str = "_owns_tenant";
 /// Rows of a set-returning function: columns `c0`…, and `n`, which numbers them from 1. It is a table to SQLite, so its
 /// name is one that no table of a client's can have.
 pub const ROWS: &str = "_isles_rows";

@@ -14,7 +14,7 @@ use crate::types;
 use isles_kernel::hash::fnv1a32;
 use isles_kernel::schema::{
     BUCKET_COLUMN, Check, Column, CommentOn, ForeignKey, Key, KeyOver, KeyPart, OnChange, RESERVED_PREFIX, Schema,
-    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, relation_parts,
+    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, relation_parts, written_regions,
 };
 use isles_kernel::value::{DataType, Value};
 use std::collections::{HashMap, HashSet};
@@ -529,11 +529,12 @@ fn positions(table: &Table, names: &[String]) -> Vec<i64> {
 
 fn options(table: &Table) -> Vec<String> {
     match &table.kind {
-        TableKind::Hash { group, shard_by, buckets } => {
+        TableKind::Hash { group, shard_by, buckets, regions } => {
             // Without a key of its own a table is spread by a column that is ours.
             let shard_by = (!table.hidden_key).then(|| format!("shard_by={}", shard_by.join(",")));
             let rest = [format!("group={group}"), format!("buckets={buckets}")];
-            ["kind=hash".into()].into_iter().chain(shard_by).chain(rest).collect()
+            let region = (!regions.is_empty()).then(|| format!("region={}", written_regions(regions)));
+            ["kind=hash".into()].into_iter().chain(shard_by).chain(rest).chain(region).collect()
         }
         TableKind::Tenant => vec!["kind=tenant".into()],
         TableKind::Reference => vec!["kind=reference".into()],

@@ -21,7 +21,7 @@ fn users() -> Table {
     let group = GroupName::new("users").expect("valid");
     Table {
         name: "users".into(),
-        kind: TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 64 },
+        kind: TableKind::Hash { group, shard_by: vec!["id".into()], buckets: 64, regions: vec![] },
         columns: vec![
             Column::new("id", DataType::Int8).not_null(),
             Column { sql_type: sql_type(1043, 84), ..Column::new("email", DataType::Text).not_null() },

@@ -71,6 +71,7 @@ fn follow(statement: &str) -> Result<(), String> {
         settings: &Settings::default(),
         default_kind: DefaultKind::Hash,
         default_buckets: 64,
+        procedures: &isles_sql::bind::procedure::NO_PROCEDURES,
     };
     let parsed = parse::parse_one(statement).map_err(|error| format!("parse: {error}"))?;
     let bound = bind::bind(&parsed, &context, &[] as &[Oid]).map_err(|error| format!("bind: {error}"))?;

@@ -51,7 +51,7 @@ fn kind<'a>(word: &str, words: &mut impl Iterator<Item = &'a str>) -> TableKind 
         "hash" => {
             let (group, by) = words.next().expect("a group").trim_end_matches(')').split_once('(').expect("columns");
             let shard_by = by.split(',').map(String::from).collect();
-            TableKind::Hash { group: GroupName::new(group).expect("a group"), shard_by, buckets: 16 }
+            TableKind::Hash { group: GroupName::new(group).expect("a group"), shard_by, buckets: 16, regions: vec![] }
         }
         "tenant" => TableKind::Tenant,
         "reference" => TableKind::Reference,
@@ -91,6 +91,7 @@ pub(crate) fn bound(schema: &Schema, sql: &str) -> Result<BoundStatement, SqlErr
         settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 16,
+        procedures: &isles_sql::bind::procedure::NO_PROCEDURES,
     };
     Ok(bind(&parsed, &context, &[])?.statement)
 }

@@ -60,7 +60,8 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, constraint: &Constraint, a
         ConstrType::CONSTR_PRIMARY => add_primary(draft, table, constraint, at),
         ConstrType::CONSTR_UNIQUE => {
             let (key, extent) = unique(draft, draft.table(table)?, constraint, at)?;
-            let key = Key { global: draft.make_entries(extent)?, ..key };
+            let kind = draft.table(table)?.kind.clone();
+            let key = Key { global: draft.make_entries(extent, &kind)?, ..key };
             draft.push(SchemaChange::CreateKey { table: table.into(), key })
         }
         ConstrType::CONSTR_CHECK => {
@@ -92,7 +93,9 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
         draft.push(SchemaChange::AlterColumn { table: name.into(), column, convert: None })?;
     }
     let kind = match table.kind {
-        TableKind::Hash { group, buckets, .. } => TableKind::Hash { group, shard_by: columns.clone(), buckets },
+        TableKind::Hash { group, buckets, regions, .. } => {
+            TableKind::Hash { group, shard_by: columns.clone(), buckets, regions }
+        }
         other => other,
     };
     let key_name = constraint.conname().map(Into::into);
@@ -103,7 +106,7 @@ fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: O
 pub(super) fn global_primary(table: &Table, constraint: &Constraint) -> Result<Option<Vec<String>>> {
     let columns = &table.primary_key;
     match (wanted(constraint)?, global::is_within_shard(table, columns)) {
-        (Some(Extent::Global), true) => global::check(table, &[]).and(Err(needless())),
+        (Some(Extent::Global), true) => global::check(table, true, &[]).and(Err(needless())),
         (_, true) => Ok(None),
         (Some(Extent::Shard), false) => check_shard_key(table, columns, "primary key").map(|()| None),
         (_, false) => {
@@ -120,7 +123,7 @@ fn needless() -> SqlError {
 
 fn check_indexed(table: &Table, columns: &[String]) -> Result<()> {
     let typed = |name: &String| Ok((global::column(name), type_of(&column_of(table, name)?)));
-    global::check(table, &columns.iter().map(typed).collect::<Result<Vec<_>>>()?)
+    global::check(table, true, &columns.iter().map(typed).collect::<Result<Vec<_>>>()?)
 }
 
 fn wanted(constraint: &Constraint) -> Result<Option<Extent>> {

@@ -89,10 +89,18 @@ pub(super) fn is_within_shard(table: &Table, columns: &[String]) -> bool {
 }
 
 /// Refuses what entries cannot be made of. `parts` are what the key is over, with their types.
-pub(super) fn check(table: &Table, parts: &[(String, Type)]) -> Result<()> {
+///
+/// A unique one over the rows of all tenants would tell a tenant what keys others have (I-41).
+pub(super) fn check(table: &Table, unique: bool, parts: &[(String, Type)]) -> Result<()> {
     let why = match table.kind {
         TableKind::Hash { .. } => None,
-        TableKind::Tenant => Some(("tenant", "a tenant's rows are on one shard, where a plain index finds them")),
+        TableKind::Tenant if !unique => None,
+        TableKind::Tenant => {
+            let error = SqlError::unsupported("a unique global index on a tenant table is not supported");
+            return Err(error.with_hint(
+                "by what is refused, a tenant would learn of keys that others have; a unique index without \"global\" is one for each tenant",
+            ));
+        }
         TableKind::Reference => Some(("reference", "each shard has all of its rows, and a plain index finds them")),
         TableKind::Global => Some(("global", "all of its rows are on one shard, where a plain index finds them")),
     };
@@ -172,11 +180,16 @@ pub(in crate::bind) fn global_index(context: &Context<'_>, name: &[String]) -> R
 
 impl Draft<'_> {
     /// The table of entries of a key that is to be made.
-    pub(super) fn make_entries(&mut self, extent: Extent) -> Result<Option<String>> {
+    pub(super) fn make_entries(&mut self, extent: Extent, kind: &TableKind) -> Result<Option<String>> {
         if extent == Extent::Shard {
             return Ok(None);
         }
-        let (name, changes) = self.schema.new_entries();
+        let several = || {
+            let error =
+                SqlError::unsupported("a global index on a table that is kept in several regions is not supported");
+            error.with_hint("its entries would hold values of one region in another; make a table for each region")
+        };
+        let (name, changes) = self.schema.new_entries(kind).ok_or_else(several)?;
         changes.into_iter().try_for_each(|change| self.push(change))?;
         Ok(Some(name))
     }

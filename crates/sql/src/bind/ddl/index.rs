@@ -30,7 +30,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     }
     let columns: Vec<String> = parts.iter().filter_map(plain_column).collect();
     match extent {
-        Extent::Global => global::check(&table, &types)?,
+        Extent::Global => global::check(&table, statement.unique, &types)?,
         Extent::Shard if statement.unique => check_shard_key(&table, &columns, "unique index")?,
         Extent::Shard => {}
     }
@@ -51,7 +51,7 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()>
     if extent == Extent::Global && key.unique {
         table.foreign_keys.iter().try_for_each(|foreign| global::refuse_cascade(foreign, &key))?;
     }
-    let key = Key { global: draft.make_entries(extent)?, ..key };
+    let key = Key { global: draft.make_entries(extent, &table.kind)?, ..key };
     draft.push(SchemaChange::CreateKey { table: table_name, key })
 }
 

@@ -10,7 +10,9 @@ use crate::bind::utility::DefaultKind;
 use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::GroupName;
+use isles_kernel::placement::RegionRange;
 use isles_kernel::schema::{Column, HIDDEN_KEY_COLUMN, Key, RESERVED_PREFIX, SchemaChange, Table, TableKind};
+use isles_kernel::schema::{read_regions, written_regions};
 use pg_raw_parse::nodes::{Constraint, CreateStmt, IntoClause};
 use pg_raw_parse::raw::{ConstrType, ObjectType, OnCommitAction};
 use pg_raw_parse::{Node, list, nodes};
@@ -25,6 +27,8 @@ struct Placement {
     shard_by: Option<Vec<String>>,
     group: Option<String>,
     buckets: Option<u32>,
+    /// Where its buckets are kept.
+    region: Option<String>,
 }
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateStmt) -> Result<()> {
@@ -106,6 +110,7 @@ impl Placement {
                 "shard_by" => placement.shard_by = Some(name_list(&value)),
                 "group" => placement.group = Some(value),
                 "buckets" => placement.buckets = Some(buckets(&value)?),
+                "region" => placement.region = Some(value),
                 "fillfactor" | "toast_tuple_target" | "parallel_workers" => {
                     return Err(SqlError::unsupported(format!("storage parameter \"{name}\" is not supported")));
                 }
@@ -166,7 +171,7 @@ fn widen_key(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint) 
         columns,
         unique: true,
         constraint: true,
-        global: draft.make_entries(Extent::Global)?,
+        global: draft.make_entries(Extent::Global, &table.kind)?,
         primary: true,
         ..Key::default()
     };
@@ -196,15 +201,22 @@ fn hide_key(table: &mut Table) {
 fn kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<TableKind> {
     let default = match draft.context.default_kind {
         DefaultKind::Hash => "hash",
-        DefaultKind::Tenant if placement.shard_by.is_some() || placement.group.is_some() => "hash",
+        DefaultKind::Tenant
+            if placement.shard_by.is_some() || placement.group.is_some() || placement.region.is_some() =>
+        {
+            "hash"
+        }
         DefaultKind::Tenant => "tenant",
     };
     let kind = placement.kind.as_deref().unwrap_or(default).to_ascii_lowercase();
-    let only_hash = placement.shard_by.is_some() || placement.group.is_some() || placement.buckets.is_some();
+    let only_hash = placement.shard_by.is_some()
+        || placement.group.is_some()
+        || placement.buckets.is_some()
+        || placement.region.is_some();
     match kind.as_str() {
         "hash" => hash_kind(draft, table, placement),
         "tenant" | "reference" | "global" if only_hash => {
-            let message = format!("shard_by, group and buckets have no meaning for a table of kind \"{kind}\"");
+            let message = format!("shard_by, group, buckets and region have no meaning for a table of kind \"{kind}\"");
             Err(SqlError::new("22023", message))
         }
         "tenant" => Ok(TableKind::Tenant),
@@ -228,26 +240,48 @@ fn hash_kind(draft: &Draft<'_>, table: &Table, placement: &Placement) -> Result<
         let error = SqlError::unsupported("shard_by of a table without a primary key is not supported");
         return Err(error.with_hint("name a primary key, with or without the shard key"));
     }
-    // A table that says how many buckets it wants, and no group, does not want those of others.
-    let group = match (&placement.group, placement.buckets) {
-        (Some(group), _) => group.clone(),
-        (None, Some(_)) => table.name.replace('.', "-"),
-        (None, None) => DEFAULT_GROUP.into(),
+    // A table that says how many buckets it wants or where, and no group, does not want those of others.
+    let group = match &placement.group {
+        Some(group) => group.clone(),
+        None if placement.buckets.is_some() || placement.region.is_some() => table.name.replace('.', "-"),
+        None => DEFAULT_GROUP.into(),
     };
     if group.starts_with(RESERVED_PREFIX) {
         return Err(SqlError::new("42939", format!("the name of group \"{group}\" is reserved")));
     }
     let group = GroupName::new(&group).map_err(|error| SqlError::new("22023", error.to_string()))?;
     let known = draft.schema.tables.values().find_map(|other| match &other.kind {
-        TableKind::Hash { group: theirs, buckets, .. } if *theirs == group => Some(*buckets),
+        TableKind::Hash { group: theirs, buckets, regions, .. } if *theirs == group => Some((*buckets, regions)),
         _ => None,
     });
+    let (known, there) = known.unzip();
     let buckets = placement.buckets.or(known).unwrap_or(draft.context.default_buckets);
     if known.is_some_and(|known| known != buckets) {
         let message = format!("group \"{group}\" has {} buckets, not {buckets}", known.unwrap_or_default());
         return Err(SqlError::new("22023", message));
     }
-    Ok(TableKind::Hash { group, shard_by, buckets })
+    let regions = regions(placement, &group, buckets, there)?;
+    Ok(TableKind::Hash { group, shard_by, buckets, regions })
+}
+
+/// Where the buckets of a group are kept, as all of its tables say.
+fn regions(
+    placement: &Placement,
+    group: &GroupName,
+    buckets: u32,
+    there: Option<&Vec<RegionRange>>,
+) -> Result<Vec<RegionRange>> {
+    let Some(text) = &placement.region else { return Ok(there.cloned().unwrap_or_default()) };
+    let wrong = |what| SqlError::new("22023", format!("invalid value for parameter \"region\": {what}"));
+    let regions = read_regions(text, buckets).map_err(wrong)?;
+    match there {
+        Some(theirs) if *theirs != regions => {
+            let where_ = if theirs.is_empty() { "anywhere".into() } else { format!("in {}", written_regions(theirs)) };
+            let message = format!("other tables of group \"{group}\" are kept {where_}");
+            Err(SqlError::new("22023", message).with_hint("give the table a group of its own"))
+        }
+        _ => Ok(regions),
+    }
 }
 
 /// Adds one constraint to the table that is being made.
@@ -261,7 +295,7 @@ fn attach(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint, at:
             if !table.keys.iter().any(|other| other.columns == key.columns && constraint.conname().is_none())
                 && table.declared_key() != key.columns
             {
-                table.keys.push(Key { global: draft.make_entries(extent)?, ..key });
+                table.keys.push(Key { global: draft.make_entries(extent, &table.kind)?, ..key });
             }
         }
         ConstrType::CONSTR_CHECK => {

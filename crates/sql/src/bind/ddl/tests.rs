@@ -21,6 +21,7 @@ fn bound(schema: &Schema, sql: &str, default_kind: DefaultKind) -> Result<Utilit
         settings: &settings,
         default_kind,
         default_buckets: 64,
+        procedures: &crate::bind::procedure::NO_PROCEDURES,
     };
     match bind(&parse::parse_one(sql)?, &context, &[])?.statement {
         BoundStatement::Other(utility) => Ok(*utility),
@@ -66,7 +67,7 @@ fn a_table_has_the_columns_and_the_kind_it_says() {
     assert_eq!(users.columns[1].type_name(), "character varying(20)");
     assert_eq!(users.columns[1].default, Some(Value::text("x")));
     assert!(!users.columns[0].nullable && !users.columns[1].nullable && users.columns[2].nullable);
-    let TableKind::Hash { group, shard_by, buckets } = &users.kind else { panic!("{:?}", users.kind) };
+    let TableKind::Hash { group, shard_by, buckets, .. } = &users.kind else { panic!("{:?}", users.kind) };
     assert_eq!((group.as_str(), shard_by.as_slice(), *buckets), ("default", &["id".to_string()][..], 64));
     for (sql, kind) in
         [("tenant", TableKind::Tenant), ("reference", TableKind::Reference), ("global", TableKind::Global)]
@@ -75,7 +76,7 @@ fn a_table_has_the_columns_and_the_kind_it_says() {
         assert_eq!(schema.tables["t"].kind, kind);
     }
     let sql = "CREATE TABLE t (a int, b int, PRIMARY KEY (a, b)) WITH (shard_by = 'b', \"group\" = 'g', buckets = 8)";
-    let TableKind::Hash { group, shard_by, buckets } = &after(&[sql]).tables["t"].kind.clone() else { panic!() };
+    let TableKind::Hash { group, shard_by, buckets, .. } = &after(&[sql]).tables["t"].kind.clone() else { panic!() };
     assert_eq!((group.as_str(), shard_by.as_slice(), *buckets), ("g", &["b".to_string()][..], 8));
 }
 

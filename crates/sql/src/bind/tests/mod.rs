@@ -36,6 +36,7 @@ fn table(name: &str, columns: Vec<Column>, key: &[&str], keys: Vec<Key>) -> Tabl
         group: GroupName::new(name).expect("a name"),
         shard_by: key.iter().map(|c| (*c).to_string()).collect(),
         buckets: 8,
+        regions: vec![],
     };
     Table { keys, ..Table::new(name, kind, columns, key) }
 }
@@ -137,6 +138,7 @@ pub(super) fn bound_in(schema: &Schema, sql: &str) -> Result<Bound> {
         settings: &settings,
         default_kind: utility::DefaultKind::Hash,
         default_buckets: 8,
+        procedures: &crate::bind::procedure::NO_PROCEDURES,
     };
     bind(&parse_one(sql)?, &context, &[])
 }

@@ -21,6 +21,7 @@ fn bound(sql: &str) -> Result<Utility, SqlError> {
         settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 8,
+        procedures: &crate::bind::procedure::NO_PROCEDURES,
     };
     match crate::bind::bind(&parse::parse_one(sql)?, &context, &[])?.statement {
         BoundStatement::Other(utility) => Ok(*utility),

@@ -1,7 +1,7 @@
 //! Statements about shards.
 //!
-//!     CREATE SHARD [name] [WITH (url = 'postgres://…')]
-//!     ALTER SHARD name DRAIN [TO (shard, …)] │ RESUME
+//!     CREATE SHARD [name] [WITH (url = 'postgres://…', region = '…')]
+//!     ALTER SHARD name DRAIN [TO (shard, …)] │ RESUME │ REGION region
 //!     DROP SHARD name
 //!     SHOW REBALANCE [BY rows │ buckets │ load]
 //!
@@ -11,7 +11,7 @@ use super::moves::{options, shard};
 use super::{Kind, Tokens};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::Weigh;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{RegionName, ShardId};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ShardStatement {
@@ -19,6 +19,12 @@ pub enum ShardStatement {
         name: Option<ShardId>,
         /// Of a PostgreSQL database.
         url: Option<String>,
+        region: Option<RegionName>,
+    },
+    /// Says which region it is in, once.
+    Locate {
+        name: ShardId,
+        region: RegionName,
     },
     Drain {
         name: ShardId,
@@ -41,7 +47,9 @@ impl ShardStatement {
     pub fn command_tag(&self) -> &'static str {
         match self {
             ShardStatement::Create { .. } => "CREATE SHARD",
-            ShardStatement::Drain { .. } | ShardStatement::Resume { .. } => "ALTER SHARD",
+            ShardStatement::Drain { .. } | ShardStatement::Resume { .. } | ShardStatement::Locate { .. } => {
+                "ALTER SHARD"
+            }
             ShardStatement::Drop { .. } => "DROP SHARD",
             ShardStatement::Rebalance { .. } => "SHOW",
         }
@@ -64,14 +72,19 @@ fn create(tokens: &mut Tokens<'_>) -> Result<ShardStatement, SqlError> {
     tokens.scanner.at = before;
     let is_unnamed = first.kind == Kind::End || (first.kind == Kind::Word && first.text == "with");
     let name = if is_unnamed { None } else { Some(shard(tokens)?) };
-    let mut url = None;
+    let (mut url, mut region) = (None, None);
     for option in options(tokens)? {
         match option.name.as_str() {
             "url" => url = Some(option.text(tokens)?),
-            _ => return Err(option.unknown(tokens, "url")),
+            "region" => region = Some(region_name(&option.text(tokens)?)?),
+            _ => return Err(option.unknown(tokens, "url, region")),
         }
     }
-    Ok(ShardStatement::Create { name, url })
+    Ok(ShardStatement::Create { name, url, region })
+}
+
+fn region_name(text: &str) -> Result<RegionName, SqlError> {
+    RegionName::new(text).map_err(|fault| SqlError::new("22023", fault.to_string()))
 }
 
 fn alter(tokens: &mut Tokens<'_>) -> Result<ShardStatement, SqlError> {
@@ -83,7 +96,16 @@ fn alter(tokens: &mut Tokens<'_>) -> Result<ShardStatement, SqlError> {
             let to = if tokens.words(&["to"])? { tokens.list(shard)? } else { Vec::new() };
             Ok(ShardStatement::Drain { name, to })
         }
-        _ => Err(tokens.unexpected(&word).with_hint("commands are drain, resume")),
+        (Kind::Word, "region") => {
+            let word = tokens.next()?;
+            match word.kind {
+                Kind::Word | Kind::Name | Kind::Text => {
+                    Ok(ShardStatement::Locate { name, region: region_name(&word.text)? })
+                }
+                _ => Err(tokens.unexpected(&word)),
+            }
+        }
+        _ => Err(tokens.unexpected(&word).with_hint("commands are drain, resume, region")),
     }
 }
 
@@ -114,13 +136,25 @@ mod tests {
         ShardId::new(text).expect("valid")
     }
 
+    fn region(text: &str) -> RegionName {
+        RegionName::new(text).expect("valid")
+    }
+
     #[test]
     fn each_statement_about_shards_is_read() {
         let url = Some("postgres://h/d".to_string());
         let all = [
-            ("CREATE SHARD", ShardStatement::Create { name: None, url: None }),
-            ("create shard with (url = 'postgres://h/d');", ShardStatement::Create { name: None, url: url.clone() }),
-            ("CREATE SHARD east WITH (url='postgres://h/d')", ShardStatement::Create { name: Some(name("east")), url }),
+            ("CREATE SHARD", ShardStatement::Create { name: None, url: None, region: None }),
+            (
+                "create shard with (url = 'postgres://h/d');",
+                ShardStatement::Create { name: None, url: url.clone(), region: None },
+            ),
+            (
+                "CREATE SHARD east WITH (url='postgres://h/d', region = 'apac')",
+                ShardStatement::Create { name: Some(name("east")), url, region: Some(region("apac")) },
+            ),
+            ("ALTER SHARD s1 REGION 'weur'", ShardStatement::Locate { name: name("s1"), region: region("weur") }),
+            ("ALTER SHARD s1 REGION weur", ShardStatement::Locate { name: name("s1"), region: region("weur") }),
             ("ALTER SHARD s1 DRAIN", ShardStatement::Drain { name: name("s1"), to: vec![] }),
             (
                 "ALTER SHARD \"s1\" DRAIN TO (s2, s3)",

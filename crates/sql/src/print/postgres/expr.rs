@@ -12,6 +12,7 @@ use crate::tree::{
 };
 use crate::types::{self, BPCHAR, Oid, Type, VARCHAR};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::EVERY_TENANT_GROUP;
 use isles_kernel::value::Value;
 
 /// Constants that are longer become parameters.
@@ -31,6 +32,10 @@ impl Printer {
             ExprKind::Context(context) => self.bound(ParamSource::Context(context.clone(), ty), ty),
             ExprKind::Column { rel, column } => self.column(*rel, *column),
             ExprKind::Hidden { rel, column } => self.hidden(*rel, column),
+            ExprKind::Owned { group, bucket: tenant } if group.as_str() == EVERY_TENANT_GROUP => {
+                let residents = self.bound(ParamSource::Buckets(group.clone()), Type::of(types::TEXT))?;
+                Ok(format!("(_isles.owns_tenant({residents}, {}) IS TRUE)", self.expr(tenant)?))
+            }
             ExprKind::Owned { group, bucket } => {
                 let owned = self.bound(ParamSource::Buckets(group.clone()), Type::of(types::BYTEA))?;
                 // Not `= 1`: the server tries an equality with a constant after what else is asked, and that may fail for

@@ -9,6 +9,7 @@ use crate::plan::ParamSource;
 use crate::tree::{CastHow, Context, Expr, ExprKind, Quantifier};
 use crate::types::{self, Oid, Type};
 use isles_kernel::error::SqlError;
+use isles_kernel::schema::EVERY_TENANT_GROUP;
 use isles_kernel::value::Value;
 
 /// Constants that are longer become parameters: a statement's text is kept, hashed and parsed.
@@ -87,6 +88,10 @@ impl Printer {
             ExprKind::Context(context) => Ok(self.params.place(ParamSource::Context(context.clone(), ty))),
             ExprKind::Column { rel, column } => self.column(*rel, *column),
             ExprKind::Hidden { rel, column } => self.hidden(*rel, column),
+            ExprKind::Owned { group, bucket: tenant } if group.as_str() == EVERY_TENANT_GROUP => {
+                let residents = self.params.place(ParamSource::Buckets(group.clone()));
+                Ok(format!("{}({residents}, {})", call::OWNS_TENANT, self.expr(tenant)?))
+            }
             ExprKind::Owned { group, bucket } => {
                 let owned = self.params.place(ParamSource::Buckets(group.clone()));
                 Ok(format!("{}({owned}, {})", call::OWNS, self.expr(bucket)?))

@@ -74,7 +74,7 @@ fn a_global_index_is_all_that_an_index_can_be() {
 
 #[test]
 fn only_rows_of_many_shards_need_a_global_index() {
-    for kind in ["tenant", "reference", "global"] {
+    for kind in ["reference", "global"] {
         let table = format!("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (kind = '{kind}')");
         let index = "CREATE INDEX i ON t (v) WITH (global)";
         assert_eq!(error(&[&table, index]), format!("0A000: a global index on a {kind} table is not supported"));
@@ -85,6 +85,24 @@ fn only_rows_of_many_shards_need_a_global_index() {
         let plain = format!("CREATE TABLE t (id int PRIMARY KEY, v text UNIQUE) WITH (kind = '{kind}')");
         assert_eq!(entries(&after(&[&plain])).len(), 0);
     }
+}
+
+/// I-41: what is refused for another tenant's sake tells of it.
+#[test]
+fn an_index_over_all_tenants_is_not_unique() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY, v text) WITH (kind = 'tenant')";
+    let refused = "0A000: a unique global index on a tenant table is not supported";
+    assert_eq!(entries(&after(&[table, "CREATE INDEX i ON t (v) WITH (global)"])).len(), 1);
+    for sql in [
+        "CREATE UNIQUE INDEX i ON t (v) WITH (global)",
+        "ALTER TABLE t ADD UNIQUE (v) WITH (global)",
+        "ALTER TABLE t ADD CONSTRAINT c UNIQUE (v) WITH (global)",
+    ] {
+        assert_eq!(error(&[table, sql]), refused, "{sql}");
+        assert!(hint(&[table, sql]).contains("one for each tenant"));
+    }
+    let constraint = "CREATE TABLE t (id int PRIMARY KEY, v text UNIQUE WITH (global)) WITH (kind = 'tenant')";
+    assert_eq!(error(&[constraint]), refused);
 }
 
 #[test]
@@ -175,7 +193,7 @@ fn a_global_primary_key_is_refused_where_it_is_none() {
     assert_eq!(error(&["CREATE TABLE t (a int)", "ALTER TABLE t ADD PRIMARY KEY (a) WITH (global)"]), needless);
     assert_eq!(
         error(&["CREATE TABLE t (a int PRIMARY KEY WITH (global)) WITH (kind = 'tenant')"]),
-        "0A000: a global index on a tenant table is not supported"
+        "0A000: a unique global index on a tenant table is not supported"
     );
     assert_eq!(
         error(&["CREATE TABLE t (a int) WITH (shard_by = 'a')"]),
@@ -383,6 +401,7 @@ fn nobody_can_name_entries() {
         settings: &settings,
         default_kind: DefaultKind::Hash,
         default_buckets: 64,
+        procedures: &crate::bind::procedure::NO_PROCEDURES,
     };
     for sql in [format!("SELECT * FROM \"{table}\""), format!("DROP TABLE \"{table}\"")] {
         let error = bind(&parse::parse_one(&sql).expect("valid"), &context, &[]).expect_err(&sql);

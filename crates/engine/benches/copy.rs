@@ -60,7 +60,7 @@ fn group() -> GroupName {
 fn orders() -> Table {
     Table {
         name: "orders".into(),
-        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: BUCKETS },
+        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: BUCKETS, regions: vec![] },
         columns: vec![
             Column::new("id", DataType::Text).not_null(),
             Column::new("customer", DataType::Text),

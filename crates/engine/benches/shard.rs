@@ -69,7 +69,7 @@ fn claim() -> Claim {
 fn orders() -> Table {
     Table {
         name: "orders".into(),
-        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 64 },
+        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 64, regions: vec![] },
         columns: vec![
             Column::new("id", DataType::Text).not_null(),
             Column::new("customer", DataType::Text),

@@ -36,10 +36,14 @@ impl Binding {
         let claimed = units.iter().filter_map(|unit| match unit {
             Claimed::Tenant(tenant, ..) => Some(tenant),
             Claimed::Bucket(..) | Claimed::Buckets(..) | Claimed::OwnBuckets(..) | Claimed::Shared => None,
+            Claimed::Residents(..) => None,
         });
         let acting = match acts_for {
             ActsFor::Nobody => None,
             ActsFor::Tenant(tenant) => Some(tenant),
+            // Nobody asks a shard that is one tenant's for all tenants.
+            ActsFor::Everyone if *self != Binding::Shared => return Err(ShardError::OtherTenant),
+            ActsFor::Everyone => None,
         };
         self.serves(acting.into_iter().chain(claimed))
     }
@@ -122,6 +126,7 @@ mod tests {
             (acts(Some("a")), claimed(Some("b"))),
             (ActsFor::Nobody, claimed(Some("b"))),
             (ActsFor::Nobody, claimed(None)),
+            (ActsFor::Everyone, Claimed::Shared),
         ] {
             assert_eq!(
                 bound.check(&whom, std::slice::from_ref(&unit)),

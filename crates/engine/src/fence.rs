@@ -18,9 +18,11 @@
 use crate::entries::Still;
 use crate::error::{Result, ShardError};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, TenantId};
+use isles_kernel::residents::Residents;
 use isles_kernel::schema::Unit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What a request is allowed to do with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +68,8 @@ pub enum Claimed {
     OwnBuckets(GroupName, BucketId, BucketId),
     /// A tenant, and the bucket it hashes to, which counts unless the tenant is pinned.
     Tenant(Option<TenantId>, GroupName, BucketId),
+    /// All tenants that live here, beside the buckets of their group: those that have a fence of their own are held to it.
+    Residents(GroupName, Arc<Residents>),
     Shared,
 }
 
@@ -76,6 +80,7 @@ impl Claimed {
             | Claimed::Buckets(group, bucket, _)
             | Claimed::OwnBuckets(group, bucket, _) => Unit::Bucket(group.clone(), *bucket),
             Claimed::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
+            Claimed::Residents(..) => Unit::Tenant(None),
             Claimed::Shared => Unit::Shared,
         }
     }
@@ -243,9 +248,25 @@ impl FenceTable {
             Claimed::Tenant(tenant, group, bucket) => {
                 self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket))
             }
+            Claimed::Residents(_, residents) => return self.check_residents(claimed, residents, access),
             Claimed::Shared => self.shared,
         };
         allow(fence, claimed, access).map_err(|needed| ShardError::Moved { unit: unit.unit(), claimed, needed })
+    }
+
+    /// Whether all tenants that a router takes to be here may be asked for, and none has come or gone since the version that
+    /// it knows: it would be asked for twice, or not at all.
+    fn check_residents(&self, claimed: RoutingVersion, residents: &Residents, access: Access) -> Result<()> {
+        let refused = |tenant: &Option<TenantId>, (version, mode): (RoutingVersion, FenceMode)| {
+            let is_let_in = !residents.owns(tenant.as_ref()) || allow(Some((version, mode)), claimed, access).is_ok();
+            !is_let_in || version > claimed
+        };
+        match self.tenants.iter().find(|(tenant, fence)| refused(tenant, **fence)) {
+            None => Ok(()),
+            Some((tenant, (needed, _))) => {
+                Err(ShardError::Moved { unit: Unit::Tenant(tenant.clone()), claimed, needed: *needed })
+            }
+        }
     }
 
     /// Whether a request may take whatever is there, if it does.
@@ -295,6 +316,7 @@ impl FenceTable {
             Claimed::Tenant(tenant, group, bucket) => {
                 lets_in(self.tenants.get(tenant).copied().or_else(|| self.bucket(group, *bucket)))
             }
+            Claimed::Residents(..) => self.tenants.values().any(|fence| lets_in(Some(*fence))),
             Claimed::Shared => lets_in(self.shared),
         }
     }
@@ -404,6 +426,36 @@ mod tests {
         let claim = |tenant| Claim::new(RoutingVersion(5), vec![Claimed::Tenant(tenant, group(), BucketId(1))]);
         assert!(table.check(&claim(tenant), Access::Write).is_err());
         assert!(table.check(&claim(None), Access::Write).is_ok());
+    }
+
+    /// I-9, I-11
+    #[test]
+    fn who_asks_for_all_tenants_is_held_to_the_fence_of_each_that_it_takes_to_be_here() {
+        use isles_kernel::hash::BucketCount;
+        use isles_kernel::names::ShardId;
+        use isles_kernel::routing::{RoutingChange, RoutingMove, RoutingPolicy};
+        let shards = ["a", "b"].map(|name| ShardId::new(name).expect("valid"));
+        let acme = TenantId::new("acme").expect("valid");
+        let first = RoutingPolicy::new(group(), BucketCount::new(8).expect("some"), &shards).expect("valid");
+        let (from, to) = match first.shard_of_tenant(&acme) == &shards[0] {
+            true => (&shards[0], &shards[1]),
+            false => (&shards[1], &shards[0]),
+        };
+        let pin = RoutingMove::Pin { tenant: acme.clone(), from: from.clone(), to: to.clone() };
+        let second = first.apply(&RoutingChange { moves: vec![pin] }).expect("valid");
+        let check = |mode, version: u64, policy: &RoutingPolicy, shard| {
+            let scope = FenceScope::Tenant(Some(acme.clone()));
+            let table = FenceTable::from_fences([Fence { scope, version: RoutingVersion(version), mode }]);
+            let units = vec![Claimed::Residents(group(), Arc::new(Residents::of(policy, shard)))];
+            table.expect("valid").check(&Claim::new(policy.version(), units), Access::Read).is_ok()
+        };
+        assert!(check(FenceMode::ReadOnly, 1, &first, from), "it is being cut over");
+        assert!(!check(FenceMode::Closed, 2, &first, from), "it has gone, and the router does not know");
+        assert!(check(FenceMode::Closed, 2, &second, from), "it has gone, and is not asked for");
+        assert!(check(FenceMode::Closed, 1, &first, to), "it is on its way, and is not asked for");
+        assert!(!check(FenceMode::Closed, 1, &second, to), "it has not been opened yet");
+        assert!(check(FenceMode::Open, 2, &second, to));
+        assert!(!check(FenceMode::Open, 2, &first, to), "it has come, and the router asks the other shard for it, too");
     }
 
     /// I-11

@@ -167,14 +167,27 @@ pub enum ActsFor {
     Nobody,
     /// A tenant's, or the null tenant's.
     Tenant(Option<TenantId>),
+    /// All that there are, to be read and not written: an administrator's question over all tenants. Which of them the shard
+    /// owns, the statement asks by itself.
+    Everyone,
 }
 
 impl ActsFor {
     /// As `_tenant` stores it.
     pub fn key(&self) -> Option<&str> {
         match self {
-            ActsFor::Nobody => None,
+            ActsFor::Nobody | ActsFor::Everyone => None,
             ActsFor::Tenant(tenant) => Some(tenant.as_ref().map_or("", TenantId::as_str)),
+        }
+    }
+
+    /// Refuses to write in the name of all tenants (I-44).
+    pub(crate) fn check(&self, access: Access) -> Result<()> {
+        match (self, access) {
+            (ActsFor::Everyone, Access::Write) => {
+                Err(ShardError::statement("25006", "who acts for all tenants reads and does not write"))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -23,7 +23,7 @@ fn group() -> GroupName {
 fn table() -> Table {
     Table {
         name: "items".into(),
-        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 1 },
+        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 1, regions: vec![] },
         columns: vec![Column::new("id", DataType::Int8).not_null()],
         primary_key: vec!["id".into()],
         keys: vec![],

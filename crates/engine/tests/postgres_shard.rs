@@ -61,7 +61,7 @@ async fn prepare(shard: &PostgresShard) {
 fn items() -> Table {
     Table {
         name: "items".into(),
-        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 8 },
+        kind: TableKind::Hash { group: group(), shard_by: vec!["id".into()], buckets: 8, regions: vec![] },
         columns: vec![Column::new("id", DataType::Int8).not_null(), Column::new("body", DataType::Text)],
         primary_key: vec!["id".into()],
         keys: vec![],
@@ -1356,12 +1356,20 @@ async fn an_ordinary_user_is_enough() {
     // The clients' role is there or not, as other tests have opened shards of this server or have not.
     let refused = try_open(&url, PostgresOptions::default()).await.map(drop_shard).expect_err("it may make no role");
     let hint = refused.for_people().hint.expect("what to do");
-    assert!(hint.contains("CREATE ROLE isles_tenant NOLOGIN; GRANT isles_tenant TO \"plain\""), "{hint}");
-    server.run_sql(
-        "postgres",
-        "DO $$ BEGIN CREATE ROLE isles_tenant NOLOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$; \
-         GRANT isles_tenant TO plain",
-    );
+    let needed = "CREATE ROLE isles_tenant NOLOGIN; CREATE ROLE isles_everyone NOLOGIN IN ROLE isles_tenant; \
+                  GRANT isles_tenant, isles_everyone TO \"plain\"";
+    assert!(hint.contains(needed), "{hint}");
+    for role in ["isles_tenant", "isles_everyone"] {
+        server.run_sql(
+            "postgres",
+            &format!(
+                "DO $$ BEGIN CREATE ROLE {role} NOLOGIN; \
+                 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+            ),
+        );
+    }
+    server.run_sql("postgres", "GRANT isles_tenant TO isles_everyone");
+    server.run_sql("postgres", "GRANT isles_tenant, isles_everyone TO plain");
     let shard = open_at(&url, PostgresOptions::default()).await;
     prepare(&shard).await;
     let from = shard.add_consumer(&stream("reader")).await.expect("capture is on");

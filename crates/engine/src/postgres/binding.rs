@@ -20,7 +20,10 @@ pub(super) fn acting(binding: &Binding, acts_for: &ActsFor) -> String {
     let setting = tenancy::setting(acts_for);
     match (binding, acts_for) {
         (Binding::Shared, _) | (_, ActsFor::Nobody) => setting,
-        (Binding::Free | Binding::Tenant(_), ActsFor::Tenant(_)) => format!("{setting}; SELECT _isles.verify()"),
+        // Refused by the binding before; the server says so, too, since no tenant is named.
+        (Binding::Free | Binding::Tenant(_), ActsFor::Tenant(_) | ActsFor::Everyone) => {
+            format!("{setting}; SELECT _isles.verify()")
+        }
     }
 }
 

@@ -370,9 +370,11 @@ fn hex(bytes: &[u8]) -> String {
 
 fn create_key(table: &Table, key: &Key) -> String {
     let unique = if key.is_unique_on_shard() { "UNIQUE " } else { "" };
+    // One over all tenants finds their rows without knowing which they are.
+    let lead = |names: &[String]| if key.global.is_none() { lead(table, names) } else { names.to_vec() };
     let parts: Vec<String> = match key.parts.as_slice() {
-        [] => lead(table, &key.columns).iter().map(|name| quote(name)).collect(),
-        parts => lead(table, &[]).into_iter().chain(parts.iter().map(key_part)).collect(),
+        [] => lead(&key.columns).iter().map(|name| quote(name)).collect(),
+        parts => lead(&[]).into_iter().chain(parts.iter().map(key_part)).collect(),
     };
     let filter = key.predicate.as_ref().map_or(String::new(), |only| format!(" WHERE {}", only.postgres));
     format!("CREATE {unique}INDEX {} ON {} ({}){filter}", quote(&key.name), table_name(&table.name), parts.join(", "))

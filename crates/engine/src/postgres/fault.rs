@@ -29,7 +29,7 @@ const ROW_CHECK: &str = "ExecWithCheckOptions";
 const MAX_FOREIGN_STATES: usize = 1_000;
 
 /// What an error before COMMIT means.
-pub(super) fn before_commit(error: Error) -> ShardError {
+pub fn before_commit(error: Error) -> ShardError {
     match error.as_db_error() {
         Some(error) => from_server(error),
         None if error.is_closed() || is_io(&error) => {
@@ -40,7 +40,7 @@ pub(super) fn before_commit(error: Error) -> ShardError {
 }
 
 /// What an error in answer to COMMIT means.
-pub(super) fn during_commit(error: Error) -> ShardError {
+pub fn during_commit(error: Error) -> ShardError {
     match error.as_db_error() {
         // A server that ends the session may have finished the commit before; see ProcessInterrupts.
         Some(error) if !error.code().code().starts_with("57P") => from_server(error),

@@ -73,9 +73,14 @@ enum Look {
     Bucket(GroupName, BucketId),
     Tenant(Option<TenantId>, GroupName, BucketId),
     Shared,
+    /// All tenants that have a fence of their own and are among the residents, which are a text.
+    Residents(GroupName, String),
     /// Whether whatever is there of a group may be taken.
     Whole(GroupName),
 }
+
+/// Stands for a bucket where all tenants are looked up.
+const EVERY_TENANT: i64 = -1;
 
 /// A claim, as `_isles.enter` takes it.
 #[derive(Debug)]
@@ -84,7 +89,7 @@ pub(super) struct Entry {
     claimed: RoutingVersion,
     version: i64,
     writes: bool,
-    /// For each look: the tenant ('' for the null one), null if it is for none.
+    /// For each look: the tenant ('' for the null one), null if it is for none; the residents for all of them.
     tenants: Vec<Option<String>>,
     /// For each look: the group, null for shared tables.
     groups: Vec<Option<String>>,
@@ -106,15 +111,17 @@ impl Entry {
             looks,
         };
         for look in &entry.looks {
+            let number = |bucket: &BucketId| Some(i64::from(bucket.0));
             let (tenant, group, bucket) = match look {
-                Look::Bucket(group, bucket) => (None, Some(group), Some(bucket)),
-                Look::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), Some(bucket)),
+                Look::Bucket(group, bucket) => (None, Some(group), number(bucket)),
+                Look::Tenant(tenant, group, bucket) => (Some(tenant_text(tenant)), Some(group), number(bucket)),
                 Look::Shared => (None, None, None),
+                Look::Residents(group, residents) => (Some(residents.clone()), Some(group), Some(EVERY_TENANT)),
                 Look::Whole(group) => (None, Some(group), None),
             };
             entry.tenants.push(tenant);
             entry.groups.push(group.map(ToString::to_string));
-            entry.buckets.push(bucket.map(|bucket| i64::from(bucket.0)));
+            entry.buckets.push(bucket);
         }
         entry
     }
@@ -200,6 +207,7 @@ impl Entry {
         let unit = match self.looks.get(at.parse::<usize>().ok()?)? {
             Look::Bucket(group, bucket) => Unit::Bucket(group.clone(), *bucket),
             Look::Tenant(tenant, _, _) => Unit::Tenant(tenant.clone()),
+            Look::Residents(..) => Unit::Tenant(None),
             Look::Shared => Unit::Shared,
             Look::Whole(_) => return None,
         };
@@ -227,6 +235,7 @@ fn looks_of(units: Vec<Claimed>) -> Vec<Look> {
             }
             Claimed::OwnBuckets(group, first, last) => looks.extend(each(&group, first, last)),
             Claimed::Tenant(tenant, group, bucket) => looks.push(Look::Tenant(tenant, group, bucket)),
+            Claimed::Residents(group, residents) => looks.push(Look::Residents(group, residents.text())),
             Claimed::Shared => looks.push(Look::Shared),
         }
     }
@@ -250,6 +259,11 @@ fn tenant_slot(tenant: &Option<TenantId>) -> i32 {
     slot(&format!("tenant {}", tenant_text(tenant)))
 }
 
+/// Whoever reads all tenants has this one, and whoever changes the fence of any.
+fn every_tenant_slot() -> i32 {
+    slot("every tenant")
+}
+
 fn whole_slot(group: &GroupName) -> i32 {
     slot(&format!("whole {group}"))
 }
@@ -259,6 +273,7 @@ fn look_slots(look: &Look) -> impl Iterator<Item = i32> {
     let (first, second) = match look {
         Look::Bucket(group, bucket) => (bucket_slot(group, bucket.0), None),
         Look::Tenant(tenant, group, bucket) => (tenant_slot(tenant), Some(bucket_slot(group, bucket.0))),
+        Look::Residents(..) => (every_tenant_slot(), None),
         Look::Shared => (slot("shared"), None),
         Look::Whole(group) => (whole_slot(group), None),
     };
@@ -284,7 +299,7 @@ fn change_locks(old: &FenceTable, fences: &[Fence]) -> BTreeSet<i32> {
 
 fn scope_slots(scope: &FenceScope) -> BTreeSet<i32> {
     match scope {
-        FenceScope::Tenant(tenant) => BTreeSet::from([tenant_slot(tenant)]),
+        FenceScope::Tenant(tenant) => BTreeSet::from([tenant_slot(tenant), every_tenant_slot()]),
         FenceScope::Shared => BTreeSet::from([slot("shared")]),
         FenceScope::Whole { group } => BTreeSet::from([whole_slot(group)]),
         FenceScope::Buckets { group, first, last } => {

@@ -57,6 +57,12 @@ mod unique;
 mod usage;
 mod value;
 
+/// For others who speak with a PostgreSQL server: values in its form, and what its errors mean.
+pub mod wire {
+    pub use super::fault::{before_commit, during_commit};
+    pub use super::value::{Param, Raw, decode, type_of};
+}
+
 use crate::binding::Binding;
 use crate::discard::check_range;
 use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
@@ -386,6 +392,7 @@ impl Shard for PostgresShard {
     }
 
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
+        request.acts_for.check(request.access)?;
         let inner = &self.inner;
         inner.transactions.fetch_add(1, Ordering::Relaxed);
         let outcomes =
@@ -398,6 +405,7 @@ impl Shard for PostgresShard {
     }
 
     async fn begin(&self, begin: Begin) -> Result<Box<dyn Transaction>> {
+        begin.acts_for.check(begin.access)?;
         self.inner.transactions.fetch_add(1, Ordering::Relaxed);
         if begin.access == Access::Write {
             self.count_commit();

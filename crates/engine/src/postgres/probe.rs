@@ -128,7 +128,7 @@ async fn check_tables(conn: &Conn, schema: &Schema) -> Result<()> {
         if found.get(&table.name) != probe {
             let message = format!("table \"{}\" does not keep tenants apart: it was changed by hand", table.name);
             let hint = format!(
-                "drop other policies than isles_tenant and isles_owner, revoke what was granted to {ROLE}, and run: {};",
+                "drop other policies than isles_tenant, isles_everyone and isles_owner, revoke what was granted to {ROLE}, and run: {};",
                 tenancy::table_fence(table).join("; ")
             );
             return Err(refused(message, hint));
@@ -145,6 +145,8 @@ async fn try_probe(conn: &Conn) -> Result<()> {
         (ActsFor::Tenant(tenant("c")?), vec![]),
         (ActsFor::Tenant(tenant("a")?), vec![2]),
         (ActsFor::Tenant(None), vec![1]),
+        // All are read, and none is written.
+        (ActsFor::Everyone, vec![1, 2, 3]),
         // The setting of the one before is there, and is not this one's.
         (ActsFor::Nobody, vec![]),
     ];
@@ -163,10 +165,11 @@ async fn try_probe(conn: &Conn) -> Result<()> {
 async fn try_one(conn: &Conn, acts_for: &ActsFor, own: &[i64]) -> Result<bool> {
     let probe = table_name(PROBE);
     plain(conn, &format!("SAVEPOINT probe{}", tenancy::setting(acts_for))).await?;
-    for text in [
-        format!("SELECT id FROM {probe} ORDER BY id"),
-        format!("UPDATE {probe} SET id = id RETURNING id"),
-        format!("DELETE FROM {probe} RETURNING id"),
+    let written = if *acts_for == ActsFor::Everyone { &[] } else { own };
+    for (text, own) in [
+        (format!("SELECT id FROM {probe} ORDER BY id"), own),
+        (format!("UPDATE {probe} SET id = id RETURNING id"), written),
+        (format!("DELETE FROM {probe} RETURNING id"), written),
     ] {
         let rows = conn.query(&text, &[]).await.map_err(fault::before_commit)?;
         if rows.iter().map(|row| row.get::<_, i64>(0)).ne(own.iter().copied()) {

@@ -22,7 +22,7 @@ use super::tenancy;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 5;
+const FORMAT: i32 = 6;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -45,7 +45,7 @@ pub(super) async fn prepare(conn: &Conn) -> Result<()> {
     if row.get::<_, bool>(2) {
         return Err(ShardError::Unavailable("the server is a standby".into()));
     }
-    tenancy::prepare_role(conn).await?;
+    tenancy::prepare_roles(conn).await?;
     conn.batch_execute(&format!("BEGIN READ WRITE; {}", lock_text())).await.map_err(fault::before_commit)?;
     // What is there is left alone: making it again would wait for those who use it.
     if stored_format(conn).await? < FORMAT {
@@ -100,6 +100,7 @@ DECLARE
     needed bigint;
     served text;
     seen text := '';
+    own record;
 BEGIN
     FOR i IN 1 .. coalesce(array_length(groups, 1), 0) LOOP
         needed := NULL;
@@ -108,6 +109,17 @@ BEGIN
             IF EXISTS (SELECT FROM _isles.fence WHERE kind = 'whole' AND name = groups[i] AND mode = 'closed') THEN
                 RAISE EXCEPTION USING ERRCODE = '{STRANGERS}', MESSAGE = 'strangers', DETAIL = groups[i];
             END IF;
+            CONTINUE;
+        END IF;
+        IF buckets[i] = -1 THEN
+            FOR own IN SELECT name, version, mode FROM _isles.fence WHERE kind = 'tenant' ORDER BY name LOOP
+                IF own.version > claimed OR ((own.mode = 'closed' OR (writes AND own.mode <> 'open'))
+                                             AND _isles.owns_tenant(tenants[i], own.name)) THEN
+                    RAISE EXCEPTION USING ERRCODE = '{MOVED}', MESSAGE = 'moved',
+                        DETAIL = format('%s %s', i - 1, own.version);
+                END IF;
+                seen := seen || format('%s %s %s;', own.name, own.version, own.mode);
+            END LOOP;
             CONTINUE;
         END IF;
         IF groups[i] IS NULL THEN
@@ -183,6 +195,38 @@ CREATE TABLE IF NOT EXISTS _isles.row_version (
     PRIMARY KEY (tab, key)
 );
 CREATE INDEX IF NOT EXISTS row_version_stream ON _isles.row_version (stream);
+
+CREATE OR REPLACE FUNCTION _isles.tenant_bucket(tenant text, buckets bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    hash bigint := 2166136261;
+    point bigint;
+BEGIN
+    FOR i IN 1 .. length(tenant) LOOP
+        point := ascii(substr(tenant, i, 1));
+        IF point > 65535 THEN
+            hash := ((hash # (55296 + ((point - 65536) >> 10))) * 16777619) & 4294967295;
+            point := 56320 + ((point - 65536) & 1023);
+        END IF;
+        hash := ((hash # point) * 16777619) & 4294967295;
+    END LOOP;
+    RETURN hash % buckets;
+END $$;
+
+CREATE OR REPLACE FUNCTION _isles.owns_tenant(residents text, tenant text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    marked text := chr(1) || tenant || chr(1);
+BEGIN
+    IF tenant <> '' AND strpos(split_part(residents, chr(10), 3), marked) > 0 THEN
+        RETURN true;
+    END IF;
+    IF tenant <> '' AND strpos(split_part(residents, chr(10), 4), marked) > 0 THEN
+        RETURN false;
+    END IF;
+    RETURN get_bit(decode(split_part(residents, chr(10), 2), 'hex'),
+                   _isles.tenant_bucket(tenant, split_part(residents, chr(10), 1)::bigint)::integer) = 1;
+END $$;
 
 {LOOK}
 CREATE OR REPLACE FUNCTION _isles.enter(
@@ -299,6 +343,7 @@ GRANT SELECT ON _isles.fence TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look_within(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};
+GRANT EXECUTE ON FUNCTION _isles.tenant_bucket(text, bigint), _isles.owns_tenant(text, text) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.relation(name, name), _isles.forget_prepared(), _isles.verify(), _isles.own_changes() TO {ROLE};
 DO $$ BEGIN
     IF NOT pg_catalog.has_schema_privilege('{ROLE}', 'public', 'USAGE') THEN

@@ -7,6 +7,10 @@
 //!     transaction  SET LOCAL isles.tenant     ':' and the tenant's key; gone with the transaction
 //!     table        FORCE ROW LEVEL SECURITY   "_tenant" = the key in that setting, to see a row and to write it
 //!
+//! A transaction that reads for all tenants takes a role of its own, which a policy for SELECT alone lets at every row;
+//! nothing can be written by it, and the transaction is read only besides. It is a role and not one more setting: the
+//! policies of one role are joined by OR, which no index answers, and every tenant's lookup would pay for it.
+//!
 //! The setting has a tag in front. One that a transaction has set reads as an empty text afterwards, and not as null;
 //! and the empty text is the key of the null tenant.
 //!
@@ -35,6 +39,8 @@ use tokio_postgres::Config;
 
 /// Whom clients' statements run as. Roles are the server's, so all its databases share this one.
 pub(super) const ROLE: &str = "isles_tenant";
+/// Whom statements run as that read for all tenants: a member of the other, with a policy of its own.
+const READER: &str = "isles_everyone";
 /// From here to the end of the transaction, or to [`BACK`], a client's connection does our own work.
 pub(super) const OWN: &str = "SET LOCAL ROLE NONE";
 /// Back to the role that the session began with.
@@ -56,9 +62,10 @@ pub(super) fn for_clients(mut config: Config) -> Config {
 
 /// What tells a transaction, behind its BEGIN, whom it acts for.
 pub(super) fn setting(acts_for: &ActsFor) -> String {
-    match acts_for.key() {
-        Some(key) => format!("; SET LOCAL isles.tenant = {}", text_literal(&format!(":{key}"))),
-        None => String::new(),
+    match (acts_for, acts_for.key()) {
+        (_, Some(key)) => format!("; SET LOCAL isles.tenant = {}", text_literal(&format!(":{key}"))),
+        (ActsFor::Everyone, None) => format!("; SET LOCAL ROLE {READER}"),
+        (_, None) => String::new(),
     }
 }
 
@@ -82,7 +89,11 @@ pub(super) fn table_fence(table: &Table) -> Vec<String> {
     // The grant comes last: until then clients see nothing at all.
     let force = format!("ALTER TABLE {name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY");
     let policies = policy("isles_tenant", ROLE, &own).into_iter().chain(policy("isles_owner", "CURRENT_USER", "true"));
-    [force].into_iter().chain(policies).chain([grant]).collect()
+    let everyone = [
+        format!("DROP POLICY IF EXISTS isles_everyone ON {name}"),
+        format!("CREATE POLICY isles_everyone ON {name} FOR SELECT TO {READER} USING (true)"),
+    ];
+    [force].into_iter().chain(policies).chain(everyone).chain([grant]).collect()
 }
 
 pub(super) fn namespace_grant(namespace: &str) -> String {
@@ -109,18 +120,21 @@ const ROLE_ATTEMPTS: usize = 10;
 /// that there is none; and two who change one row of the catalog do not wait for each other.
 const MEANWHILE: [&str; 3] = ["42704", "23505", "XX000"];
 
-/// Makes the role if it is not there, and the login a member of it. Any number of databases of a server may be set up
-/// at once: whoever comes second finds it done.
-pub(super) async fn prepare_role(conn: &Conn) -> Result<()> {
-    // Whether the login may take the role is best seen by taking it: versions of the server differ in who may.
+/// Makes the roles if they are not there, and the login a member of them. Any number of databases of a server may be set
+/// up at once: whoever comes second finds it done.
+pub(super) async fn prepare_roles(conn: &Conn) -> Result<()> {
+    // Whether the login may take the roles is best seen by taking them: versions of the server differ in who may.
     let text = format!(
         "BEGIN READ WRITE; SET LOCAL client_min_messages = error; DO $$ BEGIN \
-         BEGIN PERFORM pg_catalog.set_config('role', '{ROLE}', true); PERFORM pg_catalog.set_config('role', 'none', true); RETURN; \
+         BEGIN PERFORM pg_catalog.set_config('role', '{ROLE}', true); PERFORM pg_catalog.set_config('role', '{READER}', true); \
+         PERFORM pg_catalog.set_config('role', 'none', true); RETURN; \
          EXCEPTION WHEN invalid_parameter_value OR undefined_object OR insufficient_privilege THEN NULL; END; \
-         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = '{ROLE}') THEN \
-         BEGIN CREATE ROLE {ROLE} NOLOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END; END IF; \
-         BEGIN GRANT {ROLE} TO CURRENT_USER; EXCEPTION WHEN unique_violation THEN NULL; END; \
-         END $$; COMMIT"
+         {}{}{}{}{}END $$; COMMIT",
+        create_role(ROLE),
+        create_role(READER),
+        grant_role(ROLE, "CURRENT_USER"),
+        grant_role(ROLE, READER),
+        grant_role(READER, "CURRENT_USER"),
     );
     let mut made = conn.batch_execute(&text).await.map_err(fault::before_commit);
     for _ in 0..ROLE_ATTEMPTS {
@@ -137,15 +151,28 @@ pub(super) async fn prepare_role(conn: &Conn) -> Result<()> {
             conn.batch_execute("ROLLBACK").await.map_err(fault::before_commit)?;
             let login = conn.query_one("SELECT current_user::text", &[]).await.map_err(fault::before_commit)?;
             let login: String = login.get(0);
-            let message = format!("the shard's user \"{login}\" may not make the role {ROLE}, which clients act as");
+            let message =
+                format!("the shard's user \"{login}\" may not make the roles {ROLE} and {READER}, which clients act as");
             let hint = format!(
-                "as a superuser of its server, run: CREATE ROLE {ROLE} NOLOGIN; GRANT {ROLE} TO {};",
+                "as a superuser of its server, run: CREATE ROLE {ROLE} NOLOGIN; CREATE ROLE {READER} NOLOGIN IN ROLE {ROLE}; \
+                 GRANT {ROLE}, {READER} TO {};",
                 quote(&login)
             );
             Err(ShardError::Statement(SqlError::new("42501", message).with_detail(error.message).with_hint(hint)))
         }
         other => other,
     }
+}
+
+fn create_role(role: &str) -> String {
+    format!(
+        "IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = '{role}') THEN \
+         BEGIN CREATE ROLE {role} NOLOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END; END IF; "
+    )
+}
+
+fn grant_role(role: &str, to: &str) -> String {
+    format!("BEGIN GRANT {role} TO {to}; EXCEPTION WHEN unique_violation THEN NULL; END; ")
 }
 
 /// Puts the fence around everything of a schema, for shards that were set up without it.

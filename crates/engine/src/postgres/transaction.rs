@@ -242,7 +242,7 @@ async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Stat
     let read = conn.each_row(&known, params, |error| entry.refusal(error), take);
     match request.acts_for {
         ActsFor::Nobody => read.await?,
-        ActsFor::Tenant(_) => as_tenant(conn, acting, read).await?,
+        ActsFor::Tenant(_) | ActsFor::Everyone => as_tenant(conn, acting, read).await?,
     };
     Ok(Outcome { rows, affected: 0 })
 }

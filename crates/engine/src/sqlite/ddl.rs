@@ -142,7 +142,9 @@ fn literal(value: &Value) -> String {
 
 pub(super) fn create_key(table: &Table, key: &Key) -> String {
     let unique = if key.is_unique_on_shard() { "UNIQUE " } else { "" };
-    let lead = matches!(table.kind, TableKind::Tenant).then(|| TENANT_KEY_COLUMN.to_string());
+    // One over all tenants finds their rows without knowing which they are.
+    let is_led = matches!(table.kind, TableKind::Tenant) && key.global.is_none();
+    let lead = is_led.then(|| TENANT_KEY_COLUMN.to_string());
     let parts: Vec<String> = match key.parts.as_slice() {
         [] => key.columns.iter().map(|name| quoted(name)).collect(),
         parts => parts.iter().map(key_part).collect(),

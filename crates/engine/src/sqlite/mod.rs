@@ -384,6 +384,7 @@ impl Shard for SqliteShard {
 
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {
         check_request(&request)?;
+        request.acts_for.check(request.access)?;
         if request.access == Access::Read {
             return reader::read(&self.shared, request).await;
         }
@@ -400,6 +401,7 @@ impl Shard for SqliteShard {
     }
 
     async fn begin(&self, begin: Begin) -> Result<Box<dyn Transaction>> {
+        begin.acts_for.check(begin.access)?;
         transaction::begin(&self.shared, begin).await
     }
 

@@ -18,6 +18,7 @@ use super::tenancy::{self, Tenancy, Watched};
 use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
+use crate::fence::Access;
 use crate::shard::{
     ActsFor, CancelToken, CursorId, CursorPage, Limits, MAX_PARAMETERS, MAX_SQL_BYTES, Outcome, Row, Statement,
 };
@@ -443,9 +444,21 @@ impl Db {
     /// Runs a foreign statement to its end.
     pub(super) fn run(&mut self, statement: &Statement, limits: &Limits, acts_for: &ActsFor) -> Result<Outcome> {
         check_statement(statement)?;
+        acts_for.check(if statement.writes { Access::Write } else { Access::Read })?;
         self.tenancy.watch(acts_for, statement.writes);
-        let outcome = self.run_cached(statement, limits);
+        let outcome = match acts_for {
+            // What it may read was asked when it was compiled: nobody else may find it compiled.
+            ActsFor::Everyone => self.run_once(statement, limits),
+            ActsFor::Nobody | ActsFor::Tenant(_) => self.run_cached(statement, limits),
+        };
         self.tenancy.unwatch().and(outcome)
+    }
+
+    fn run_once(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
+        let handle = self.handle();
+        let prepared = self.prepare(&statement.sql, Origin::Foreign)?;
+        let outcome = run_prepared(handle, &prepared, statement, limits);
+        outcome.map_err(|error| self.explain_statement(error, &statement.sql))
     }
 
     /// Runs text that the engine composed and uses again. Only for connections that run nothing foreign: the cache
@@ -600,6 +613,7 @@ impl Db {
         if self.cursors.len() >= MAX_CURSORS {
             return Err(ShardError::Limit { what: "the number of open cursors", limit: MAX_CURSORS as u64 });
         }
+        acts_for.check(if statement.writes { Access::Write } else { Access::Read })?;
         self.tenancy.watch(acts_for, statement.writes);
         let prepared = self.prepare(&statement.sql, Origin::Foreign);
         self.tenancy.unwatch()?;

@@ -3,6 +3,8 @@
 //!     read   ── through the view `_isles_tenant.notes`, which has the rows of the tenant that the request acts for
 //!     write  ── to the table itself: the hook looks at the tenant of every row, as it was and as it becomes
 //!
+//!     read, for all tenants ── from the table itself, by an administrator's request; it cannot write
+//!
 //! The tenant comes with the request and not with the statement, so it does not depend on what planning has put there.
 //! A request that acts for nobody finds the views empty, and changes no row.
 //!
@@ -72,6 +74,11 @@ impl Tenancy {
         }
     }
 
+    /// Whether a statement runs that reads the rows of all tenants.
+    fn is_for_everyone(&self) -> bool {
+        !self.writes.get() && *self.acts_for.borrow() == ActsFor::Everyone
+    }
+
     fn is_foreign(&self) -> bool {
         self.foreign.get()
     }
@@ -92,7 +99,11 @@ impl Tenancy {
     /// Whether a foreign statement may read `table`, reached through the view or trigger `accessor`.
     fn may_read(&self, db: *mut ffi::sqlite3, table: &str, accessor: Option<&str>) -> bool {
         let through_view = accessor.is_some_and(|name| name.strip_prefix(TENANT_VIEW_PREFIX) == Some(table));
-        through_view || self.writes.get() || planted::has(Bug::OpenStorage) || !is_tenant_table(db, table)
+        through_view
+            || self.writes.get()
+            || self.is_for_everyone()
+            || planted::has(Bug::OpenStorage)
+            || !is_tenant_table(db, table)
     }
 }
 

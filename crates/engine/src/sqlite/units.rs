@@ -117,6 +117,8 @@ impl Changes {
                 Claimed::Tenant(name, _, _) => {
                     changed(tenant(name.as_ref().map_or("", |name| name.as_str()).as_bytes()))
                 }
+                // Only for reading.
+                Claimed::Residents(..) => true,
                 Claimed::Bucket(group, bucket) => changed(GroupHash::of(group).bucket(bucket.0.into())),
                 Claimed::Buckets(group, first, last) | Claimed::OwnBuckets(group, first, last) => {
                     let group = GroupHash::of(group);

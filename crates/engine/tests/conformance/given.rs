@@ -112,7 +112,7 @@ pub(crate) fn table(name: &str, kind: TableKind, columns: &[(&str, DataType)], k
 }
 
 pub(crate) fn by_hash(shard_by: &str) -> TableKind {
-    TableKind::Hash { group: users_group(), shard_by: vec![shard_by.into()], buckets: BUCKETS }
+    TableKind::Hash { group: users_group(), shard_by: vec![shard_by.into()], buckets: BUCKETS, regions: vec![] }
 }
 
 pub(crate) fn users() -> Table {

@@ -326,8 +326,10 @@ pub(crate) async fn rows_and_schema_of_a_transaction_change_together(world: Worl
     let version = db.schema().await.unwrap().version.0;
     let after = db.listen().await;
     let group = GroupName::new("orders").unwrap();
-    let orders =
-        Table { kind: TableKind::Hash { group: group.clone(), shard_by: vec!["id".into()], buckets: 4 }, ..plans() };
+    let orders = Table {
+        kind: TableKind::Hash { group: group.clone(), shard_by: vec!["id".into()], buckets: 4, regions: vec![] },
+        ..plans()
+    };
     let orders = Table { name: "orders".into(), ..orders };
     let scope = FenceScope::Buckets { group: group.clone(), first: BucketId(0), last: BucketId(3) };
     let fence = Fence { scope, version: RoutingVersion(7), mode: FenceMode::Open };

@@ -200,3 +200,47 @@ pub(crate) async fn the_fence_outlives_changes_of_the_table(world: World) {
     db.alter(vec![SchemaChange::DropTable { table: "remarks".into() }, SchemaChange::CreateTable(notes())]).await;
     assert_eq!(bodies(&db, &acts_for(Some("acme"))).await, Vec::<Row>::new());
 }
+
+/// I-44: all tenants are read by who acts for all of them, and nothing is written in their name.
+pub(crate) async fn who_acts_for_everyone_reads_all_rows_and_writes_none(world: World) {
+    let db = peopled(&world).await;
+    let all = select(&[TEXT], "SELECT body FROM notes ORDER BY _tenant", vec![]);
+    let every = [values!["nobody's"], values!["acme"], values!["beta"]];
+    assert_eq!(read_for(&db, &ActsFor::Everyone, all.clone()).await.expect("all are read"), every);
+    let begin = |access| Begin::new(claim(), access).acting_for(ActsFor::Everyone);
+    let mut transaction = db.begin(begin(Access::Read)).await.expect("it begins");
+    assert_eq!(transaction.execute(&all).await.expect("all are read").rows, every);
+    let cursor = transaction.open(&all).await.expect("a cursor");
+    assert_eq!(transaction.fetch(cursor, 10).await.expect("a page").rows, every);
+    transaction.commit().await.expect("it commits");
+    let before = db.rows("notes").await;
+    let refused = db.begin(begin(Access::Write)).await.err().expect("it does not write");
+    assert_eq!(sqlstate(&refused), "25006");
+    for sql in ["UPDATE notes SET body = 'x'", "DELETE FROM notes", "DELETE FROM colors"] {
+        let write = Statement::new(sql, vec![]).writing();
+        assert_eq!(sqlstate(&db.write_for(ActsFor::Everyone, write.clone()).await.expect_err(sql)), "25006", "{sql}");
+        // Nor does one who says that he only reads.
+        let write = Statement::new(sql, vec![]);
+        assert!(read_for(&db, &ActsFor::Everyone, write).await.is_err(), "{sql}");
+    }
+    assert_eq!(db.rows("notes").await, before);
+}
+
+/// I-43, I-44: neither the text of a statement nor the connection that it ran on lets anyone else at all rows.
+pub(crate) async fn what_is_read_for_everyone_is_nobody_elses(world: World) {
+    let db = peopled(&world).await;
+    let all = || select(&[TEXT], "SELECT body FROM notes ORDER BY _tenant", vec![]);
+    for _ in 0..20 {
+        assert_eq!(read_for(&db, &ActsFor::Everyone, all()).await.expect("all are read").len(), 3);
+        for (whom, own) in
+            [(acts_for(Some("acme")), 1), (acts_for(None), 1), (acts_for(Some("x")), 0), (ActsFor::Nobody, 0)]
+        {
+            match (db.engine(), read_for(&db, &whom, all()).await) {
+                // The table itself is not for them.
+                (Engine::Sqlite, read) => assert!(read.is_err(), "{whom:?}"),
+                (Engine::Postgres, read) => assert_eq!(read.expect("it is read").len(), own, "{whom:?}"),
+            }
+            assert_eq!(bodies(&db, &whom).await.len(), own);
+        }
+    }
+}

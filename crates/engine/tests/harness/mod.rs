@@ -50,7 +50,7 @@ pub(crate) fn group() -> GroupName {
 }
 
 pub(crate) fn hash_kind(shard_by: &str) -> TableKind {
-    TableKind::Hash { group: group(), shard_by: vec![shard_by.into()], buckets: BUCKETS }
+    TableKind::Hash { group: group(), shard_by: vec![shard_by.into()], buckets: BUCKETS, regions: vec![] }
 }
 
 pub(crate) fn stream(name: &str) -> StreamId {

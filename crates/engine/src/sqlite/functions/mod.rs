@@ -8,7 +8,7 @@
 //!   * this file    registration, and errors on their way out
 //!   * `bridge`     what is asked of `isles_sql::runtime`
 //!   * `scalar`     `_pg` and `_pgv`
-//!   * `owns`       `_owns`
+//!   * `owns`       `_owns`, `_owns_tenant`
 //!   * `aggregate`  `_agg` and `_one`
 //!   * `rows`       `_isles_rows`, a table-valued function
 //!
@@ -118,6 +118,8 @@ pub(super) fn install(connection: &Connection, host: &Host) -> rusqlite::Result<
             check(ffi::sqlite3_create_function_v2(db, name.as_ptr(), -1, flags, app, scalar, None, None, None))?;
         }
         let (name, owns) = (c_name(call::OWNS)?, Some(owns::call as ScalarFunction));
+        check(ffi::sqlite3_create_function_v2(db, name.as_ptr(), 2, steady, app, owns, None, None, None))?;
+        let (name, owns) = (c_name(call::OWNS_TENANT)?, Some(owns::call_tenant as ScalarFunction));
         check(ffi::sqlite3_create_function_v2(db, name.as_ptr(), 2, steady, app, owns, None, None, None))?;
         aggregate::install(db, flags, app)?;
     }

@@ -4,6 +4,7 @@
 //!   * [`catalog`]   the one linearizable store of shards, tables, groups, routing versions, indexes and plans
 //!   * [`roles`]     who may log in
 //!   * [`commit`]    transactions over several shards
+//!   * [`placements`] which bucket and region each key of each tenant has
 //!   * [`database`]  a catalog, its shards, and what every session shares
 //!   * [`moves`]     moves of tenants and buckets, carried out
 //!   * [`indexes`]   global indexes, kept up
@@ -21,6 +22,7 @@ pub mod indexes;
 pub mod migrations;
 pub mod moves;
 mod per_shard;
+pub mod placements;
 pub mod roles;
 pub mod session;
 mod tenants;

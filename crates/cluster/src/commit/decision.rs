@@ -77,7 +77,7 @@ fn chunk_key(id: &PledgeId, n: usize) -> Key {
 }
 
 /// What went wrong with the catalog, for people.
-pub(crate) fn catalog_error(error: CatalogError) -> SqlError {
+pub fn catalog_error(error: CatalogError) -> SqlError {
     let message = error.to_string();
     match error {
         CatalogError::MayHaveHappened(_) => SqlError::new("08007", message),

@@ -96,7 +96,7 @@ impl Database {
     /// Gives a session's tenant a shard in the catalog, if it has none. What is left to do is returned.
     pub(crate) async fn choose_shard(&self, tenant: &Tenant) -> Result<Need, SqlError> {
         let name = match (self.strategy, tenant) {
-            (Strategy::Row, _) | (_, Tenant::Unset) => return Ok(Need::Nothing),
+            (Strategy::Row, _) | (_, Tenant::Unset | Tenant::Every) => return Ok(Need::Nothing),
             (Strategy::Adapter, Tenant::None) => return Err(null_tenant()),
             (Strategy::Adapter, Tenant::Name(name)) => name,
         };

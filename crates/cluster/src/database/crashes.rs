@@ -50,7 +50,7 @@ async fn work(sim: &Sim, disk: &Disk, told: &mut Told) -> Result<(), SqlError> {
     run(&database, "CREATE TABLE plans (id int PRIMARY KEY, name text) WITH (kind = 'reference')").await?;
     run(&database, "INSERT INTO plans VALUES (1, 'one'), (2, 'two')").await?;
     told.rows = 2;
-    database.add_shard(NewShard { name: None, place: ShardPlace::Sqlite }).await?;
+    database.add_shard(NewShard { name: None, place: ShardPlace::Sqlite, region: None }).await?;
     told.added = true;
     run(&database, "INSERT INTO plans VALUES (3, 'three')").await?;
     told.rows = 3;
@@ -89,7 +89,8 @@ async fn check(sim: &Sim, disk: &Disk, told: &Told) -> Result<(), String> {
     if before.iter().any(|digest| *digest != before[0]) || before[0].rows < told.rows as u64 {
         return Err(format!("{told:?}, and the shards have {before:?}"));
     }
-    let added = database.add_shard(NewShard { name: None, place: ShardPlace::Sqlite }).await.map_err(text)?;
+    let added =
+        database.add_shard(NewShard { name: None, place: ShardPlace::Sqlite, region: None }).await.map_err(text)?;
     if names.contains(&added) || (told.added && added == shard(2)) {
         return Err(format!("{added} is given twice"));
     }

@@ -27,7 +27,7 @@ use isles_engine::shard::{
 };
 use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{Seq, ShardId, StreamId};
+use isles_kernel::names::{RegionName, Seq, ShardId, StreamId};
 use isles_kernel::schema::{Schema, Table, TableKind, Unit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +52,8 @@ pub struct NewShard {
     /// None: the next number.
     pub name: Option<ShardId>,
     pub place: ShardPlace,
+    /// Where it is, if that is said.
+    pub region: Option<RegionName>,
 }
 
 /// Says that a shard is being added, until it is dropped.
@@ -80,13 +82,13 @@ impl Database {
     async fn join(self: &Arc<Self>, new: NewShard, _active: Active) -> Result<ShardId, SqlError> {
         let _one_at_a_time = self.changing_members.lock().await;
         self.forget_joins().await?;
-        let name = self.new_name(new.name)?;
+        let name = self.new_name(new.name.clone())?;
         if new.place == ShardPlace::Sqlite {
             self.give(&name).await?;
         }
         let people = |error: ShardError| error.for_people();
         let shard = self.shards.open_stranger(&name, &new.place).await.map_err(people)?;
-        let joined = self.bring_in(&name, &new.place, &shard).await;
+        let joined = self.bring_in(&name, &new, &shard).await;
         if joined.is_err() {
             // It stays as it is, and is nobody's. What went wrong before matters more.
             let _ = self.shards.let_go(&name, &new.place, Some(&shard)).await;
@@ -118,7 +120,8 @@ impl Database {
         Ok(())
     }
 
-    async fn bring_in(self: &Arc<Self>, name: &ShardId, place: &ShardPlace, shard: &OpenShard) -> Result<(), SqlError> {
+    async fn bring_in(self: &Arc<Self>, name: &ShardId, new: &NewShard, shard: &OpenShard) -> Result<(), SqlError> {
+        let place = &new.place;
         let schema = {
             let guard = self.hold_schema().await?;
             self.joining.store(Some(Arc::new(name.clone())));
@@ -129,7 +132,13 @@ impl Database {
         let mut copy = self.prepare(shard, &schema).await.map_err(people)?;
         let alone = self.alone_for_join(&mut copy).await?;
         self.complete(shard, copy).await.map_err(people)?;
-        let member = Member { name: name.clone(), place: place.clone(), draining: None, tenant: None };
+        let member = Member {
+            name: name.clone(),
+            place: place.clone(),
+            region: new.region.clone(),
+            draining: None,
+            tenant: None,
+        };
         let given = |members: &Members| match place {
             ShardPlace::Sqlite => Ok(members.clone()),
             ShardPlace::Postgres { .. } => members.give(name),
@@ -219,6 +228,7 @@ impl Database {
 
     /// Lets everyone know what is recorded.
     pub(super) fn follow_members(&self, members: Members) {
+        self.placements.set_regions(members.regions());
         self.members.store(Arc::new(members));
     }
 

@@ -12,7 +12,7 @@ use crate::execute::bounds::Bounds;
 use crate::moves::store;
 use isles_engine::shard::{CancelToken, KeyRange};
 use isles_kernel::error::SqlError;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{RegionName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::TableKind;
 use serde::Serialize;
@@ -50,6 +50,8 @@ impl Owned {
 pub struct ShardInfo {
     pub shard: ShardId,
     pub engine: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<RegionName>,
     /// Everything on it goes elsewhere.
     pub draining: bool,
     #[serde(flatten)]
@@ -63,6 +65,7 @@ impl Database {
         let info = |member: &Member| ShardInfo {
             shard: member.name.clone(),
             engine: member.place.engine_name(),
+            region: member.region.clone(),
             draining: member.draining.is_some(),
             owned: Owned::by(&member.name, &policy),
         };
@@ -99,6 +102,15 @@ impl Database {
         let draining = to.map(|to| Draining { to });
         let wished = |members: &Members| Ok(members.with_draining(name, draining.clone()));
         let members = self.change_members(Transaction::new(), wished).await?;
+        self.follow_members(members);
+        Ok(())
+    }
+
+    /// Says which region a shard is in. It can be said once.
+    pub async fn locate_shard(&self, name: &ShardId, region: &RegionName) -> Result<(), SqlError> {
+        let _one_at_a_time = self.changing_members.lock().await;
+        self.check_member(name)?;
+        let members = self.change_members(Transaction::new(), |members| members.located(name, region)).await?;
         self.follow_members(members);
         Ok(())
     }

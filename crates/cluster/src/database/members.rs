@@ -13,7 +13,7 @@ use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{ShardId, TenantId};
+use isles_kernel::names::{RegionName, ShardId, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -34,6 +34,9 @@ const MAX_GIVEN: usize = 10_000;
 pub(crate) struct Member {
     pub(crate) name: ShardId,
     pub(crate) place: ShardPlace,
+    /// Where it is, if that is said. It does not change: what is kept in a region stays there (I-39).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<RegionName>,
     /// Everything on it goes elsewhere, and nothing new comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) draining: Option<Draining>,
@@ -70,6 +73,38 @@ impl Members {
             self.shards.iter().filter(|member| member.draining.is_none()).map(|member| member.name.clone()).collect();
         // Someone must take them.
         if staying.is_empty() { self.names().cloned().collect() } else { staying }
+    }
+
+    /// Those of them that are in a region.
+    pub(crate) fn receiving_in(&self, region: &RegionName) -> Vec<ShardId> {
+        let is_there = |name: &ShardId| self.region_of(name) == Some(region);
+        self.receiving().into_iter().filter(is_there).collect()
+    }
+
+    pub(crate) fn region_of(&self, name: &ShardId) -> Option<&RegionName> {
+        self.get(name).and_then(|member| member.region.as_ref())
+    }
+
+    /// Those that shards are in.
+    pub(crate) fn regions(&self) -> BTreeSet<RegionName> {
+        self.shards.iter().filter_map(|member| member.region.clone()).collect()
+    }
+
+    /// Says where a shard is; an error if it is said already to be elsewhere.
+    pub(super) fn located(&self, name: &ShardId, region: &RegionName) -> Result<Members, SqlError> {
+        let mut next = self.clone();
+        for member in next.shards.iter_mut().filter(|member| member.name == *name) {
+            match &member.region {
+                Some(known) if known != region => {
+                    let message = format!("shard {name} is in region {known}, and a shard does not change its region");
+                    return Err(
+                        SqlError::new("55000", message).with_hint("add a shard in the region, and drain this one")
+                    );
+                }
+                _ => member.region = Some(region.clone()),
+            }
+        }
+        Ok(next)
     }
 
     /// Those of them that no tenant comes to, or has left, by a move.
@@ -168,6 +203,7 @@ pub(super) async fn open(catalog: &dyn Catalog, about: &About, config: &Config) 
         Some((members, _)) => moved(members, about, config),
         None => first(about, config)?,
     };
+    let members = in_regions(members, about, config)?;
     if known.as_ref().is_some_and(|(known, _)| *known == members) {
         return Ok(members);
     }
@@ -192,11 +228,23 @@ fn first(about: &About, config: &Config) -> Result<Members, SqlError> {
     let member = |(shard, place): (&AboutShard, &ShardPlace)| Member {
         name: shard.name.clone(),
         place: place.clone(),
+        region: None,
         draining: None,
         tenant: None,
     };
     let shards: Vec<Member> = about.shards.iter().zip(&config.shards).map(member).collect();
     Ok(Members { next: shards.len() as u64, shards, given: BTreeSet::new() })
+}
+
+/// With the regions that the configuration has for the shards that the database was made with.
+fn in_regions(mut members: Members, about: &About, config: &Config) -> Result<Members, SqlError> {
+    for (n, (shard, place)) in about.shards.iter().zip(&config.shards).enumerate() {
+        let of_folder = config.region.as_ref().filter(|_| place.engine() == Engine::Sqlite);
+        if let Some(region) = config.regions.get(n).and_then(Option::as_ref).or(of_folder) {
+            members = members.located(&shard.name, region)?;
+        }
+    }
+    Ok(members)
 }
 
 /// With the addresses that the configuration has for the shards that the database was made with.
@@ -223,6 +271,7 @@ mod tests {
         let member = |name: &str| Member {
             name: ShardId::new(name).expect("valid"),
             place: ShardPlace::Sqlite,
+            region: None,
             draining: None,
             tenant: None,
         };

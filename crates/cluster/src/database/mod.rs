@@ -13,6 +13,7 @@
 //!   * [`about`]     what a database is, from its first start on
 //!   * [`members`]   which shards it has
 //!   * [`shards`]    the shards, open
+//!   * [`regions`]   what is kept where
 //!   * [`routing`]   which shard serves which bucket
 //!   * [`held`]      statements that wait for what is being cut over
 //!   * [`strangers`] which shards have rows that they do not own
@@ -35,6 +36,7 @@ mod join;
 mod leave;
 mod lock;
 pub(crate) mod members;
+pub(crate) mod regions;
 pub(crate) mod routing;
 pub(crate) mod schema;
 pub(crate) mod sequence;
@@ -52,6 +54,7 @@ pub use shards::ShardPlace;
 
 use crate::catalog::{self, Catalog, SqliteCatalog};
 use crate::commit::decision;
+pub use crate::commit::decision::catalog_error;
 use crate::commit::latch::Latches;
 use crate::commit::writers::{TxnNumber, Writers};
 use crate::commit::{Coordinator, Planted, pledge_prefix};
@@ -60,7 +63,9 @@ use crate::execute::work::{Noted, Works};
 use crate::indexes::{self, Indexes};
 use crate::migrations::{self, Migrations};
 use crate::moves::{self, Moves};
+use crate::placements::{Environment, Placements};
 use crate::roles;
+use crate::session::Procedures;
 use crate::session::plans::Plans;
 use crate::tenants::Tenants;
 pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
@@ -71,7 +76,7 @@ use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{RegionName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use isles_sql::system;
@@ -109,6 +114,10 @@ pub struct Config {
     pub name: String,
     /// Those that it is made with, in order; they are called s0, s1, …
     pub shards: Vec<ShardPlace>,
+    /// Where the folder is, and so the catalog and the shards that are files, unless `regions` says otherwise.
+    pub region: Option<RegionName>,
+    /// Where those are, in the same order; none for what is not said. A shard does not change its region.
+    pub regions: Vec<Option<RegionName>>,
     /// They say nothing of a database that is there.
     pub only_if_new: bool,
     /// What the database has, if not said; `row` if it is new.
@@ -118,6 +127,8 @@ pub struct Config {
     pub catalog: catalog::Options,
     /// How often each global index is compared with the rows, and put right; never, if this is zero.
     pub verify_indexes_every: Duration,
+    /// What an invalid placement does.
+    pub environment: Environment,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
@@ -131,12 +142,15 @@ impl Config {
             folder: folder.into(),
             name: "isles".into(),
             shards,
+            region: None,
+            regions: Vec::new(),
             only_if_new: false,
             strategy: None,
             sqlite: SqliteOptions::default(),
             postgres: PostgresOptions::default(),
             catalog: catalog::Options::default(),
             verify_indexes_every: VERIFY_INDEXES_EVERY,
+            environment: Environment::default(),
             planted: None,
             planted_move: None,
             planted_index: None,
@@ -163,18 +177,23 @@ pub struct Database {
     pub(crate) routing: Routing,
     strangers: Strangers,
     pub(crate) strategy: Strategy,
+    /// Of the catalog.
+    region: Option<RegionName>,
     pub(crate) bindings: Bindings,
     pub(crate) sequences: Sequences,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
+    /// What clients call in the schema `isles`.
+    pub(crate) procedures: ArcSwap<Procedures>,
     works: Works,
     pub(crate) moves: Moves,
     pub(crate) migrations: Migrations,
     pub(crate) indexes: Arc<Indexes>,
     held: Arc<held::Holding>,
     pub(crate) tenants: Tenants,
+    placements: Arc<Placements>,
     /// The first one has the global tables.
     members: ArcSwap<Members>,
     /// Held by whoever changes which shards there are.
@@ -235,12 +254,14 @@ impl Database {
         let mut routing = Routing::open(catalog.clone(), &names).await?;
         routing.freeze_if(config.planted_move == Some(moves::Planted::OldMap));
         let schema = schema::open(&*catalog, &shards).await?;
-        routing.place_global(&schema, &names[0], env.now_micros() / 1_000).await?;
+        routing.place_global(&schema, &members, env.now_micros() / 1_000).await?;
         routing.set_fences(&shards).await?;
         let settled = binding::settle(about.strategy, &routing.current(), &members, &shards).await;
         settled.map_err(|error| error.for_people())?;
         shards.serve();
         let tenants = Tenants::open(catalog.clone()).await?;
+        let placements = Placements::open(catalog.clone(), env.clone(), config.environment).await?;
+        placements.set_regions(members.regions());
         let latches = Arc::new(Latches::new(names.iter().cloned()));
         let coordinator =
             Coordinator::new(catalog.clone(), shards.clone(), env.clone(), latches.clone(), prefix, config.planted);
@@ -249,6 +270,7 @@ impl Database {
             shards,
             bindings: Bindings::opened(about.strategy, &routing.current(), &members),
             strategy: about.strategy,
+            region: config.region,
             routing,
             strangers: Strangers::default(),
             sequences: Sequences::new(catalog.clone()),
@@ -256,12 +278,14 @@ impl Database {
             latches,
             writers: Arc::default(),
             plans: Plans::default(),
+            procedures: ArcSwap::default(),
             works: Works::new(names.iter().cloned()),
             moves: Moves::new(config.planted_move),
             migrations: Migrations::new(config.planted_migration),
             indexes,
             held: Arc::default(),
             tenants,
+            placements,
             members: ArcSwap::from_pointee(members),
             changing_members: tokio::sync::Mutex::default(),
             joining: ArcSwapOption::empty(),
@@ -277,6 +301,8 @@ impl Database {
             env,
         });
         database.learn_roles().await?;
+        database.placements.follow();
+        database.register_placements();
         database.start_sweeper();
         database.forget_joins().await?;
         database.start_indexes(config.verify_indexes_every);
@@ -322,7 +348,8 @@ impl Database {
         self.routing.history(limit).await
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
+    /// Whether it is being closed: whoever works in the background ends.
+    pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
 
@@ -353,6 +380,16 @@ impl Database {
                 let _ = database.coordinator.sweep().await;
             }
         }));
+    }
+
+    /// Its clock, tasks and randomness, for those who stand above it.
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.env
+    }
+
+    /// Which bucket and region each key of each tenant has.
+    pub fn placements(&self) -> &Arc<Placements> {
+        &self.placements
     }
 
     /// How its tenants are kept apart.

@@ -9,8 +9,9 @@
 //!   * I-8  the version rises by one with each change
 //!   * I-44 no two tenants are pinned to one shard by [`Routing::pin`]
 
+use super::members::Members;
 use super::shards::ShardSet;
-use super::{members, schema};
+use super::{members, regions, schema};
 use crate::catalog::{Catalog, CatalogError, Key, Record, Transaction};
 use crate::commit::decision::catalog_error;
 use arc_swap::ArcSwap;
@@ -18,6 +19,7 @@ use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope, FenceTable};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
 use isles_kernel::names::{GroupName, RoutingVersion, ShardId, TenantId};
+use isles_kernel::placement::RegionRange;
 use isles_kernel::routing::{RoutingChange, RoutingError, RoutingMove, RoutingPolicy, spread_evenly};
 use isles_kernel::schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -43,6 +45,15 @@ pub(crate) struct Routing {
     news: watch::Sender<u64>,
     /// It is not read again: a bug, for tests that show that the harness finds it.
     is_frozen: bool,
+}
+
+/// A group of tables: its buckets, and where they are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewGroup {
+    pub(crate) group: GroupName,
+    pub(crate) buckets: u32,
+    /// Empty: anywhere.
+    pub(crate) regions: Vec<RegionRange>,
 }
 
 /// One version of the routing, for whoever wants to know how it came about.
@@ -113,15 +124,16 @@ impl Routing {
     /// are all there.
     pub(crate) async fn with_groups(
         &self,
-        groups: &[(GroupName, u32)],
+        groups: &[NewGroup],
         names: &[ShardId],
+        members: &Members,
     ) -> Result<Option<(Arc<RoutingPolicy>, Record)>, SqlError> {
-        if new_groups(&self.current(), groups, names)?.is_empty() {
+        if new_groups(&self.current(), groups, names, members)?.is_empty() {
             return Ok(None);
         }
         let stored = read(&*self.catalog).await?.ok_or_else(gone)?;
         let policy: RoutingPolicy = stored.json().map_err(catalog_error)?;
-        let moves = new_groups(&policy, groups, names)?;
+        let moves = new_groups(&policy, groups, names, members)?;
         if moves.is_empty() {
             self.store(Arc::new(policy));
             return Ok(None);
@@ -131,9 +143,10 @@ impl Routing {
     }
 
     /// Routes the global tables of a database from before they were routed: they are on its first shard.
-    pub(super) async fn place_global(&self, schema: &Schema, first: &ShardId, now: u64) -> Result<(), SqlError> {
+    pub(super) async fn place_global(&self, schema: &Schema, members: &Members, now: u64) -> Result<(), SqlError> {
         let groups = schema::groups(schema);
-        let Some((next, stored)) = self.with_groups(&groups, std::slice::from_ref(first)).await? else { return Ok(()) };
+        let first: Vec<ShardId> = members.names().take(1).cloned().collect();
+        let Some((next, stored)) = self.with_groups(&groups, &first, members).await? else { return Ok(()) };
         let before: RoutingPolicy = stored.json().map_err(catalog_error)?;
         let change = Transaction::new().when(stored.unchanged());
         let change = recorded(change, &before, &next, "global tables are routed", now)?;
@@ -284,13 +297,14 @@ async fn read(catalog: &dyn Catalog) -> Result<Option<Record>, SqlError> {
 
 fn new_groups(
     policy: &RoutingPolicy,
-    groups: &[(GroupName, u32)],
+    groups: &[NewGroup],
     names: &[ShardId],
+    members: &Members,
 ) -> Result<Vec<RoutingMove>, SqlError> {
     let mut moves = Vec::new();
-    for (group, buckets) in groups {
+    for NewGroup { group, buckets, regions } in groups {
         match policy.buckets(group) {
-            Some(known) if known.get() == *buckets => {}
+            Some(known) if known.get() == *buckets => regions::check_kept(group, regions, policy, members)?,
             Some(known) => {
                 let message = format!("group \"{group}\" has {known} buckets, not {buckets}");
                 return Err(
@@ -300,7 +314,10 @@ fn new_groups(
             None => {
                 let invalid = || SqlError::new("22023", format!("a group cannot have {buckets} buckets"));
                 let count = BucketCount::new(*buckets).ok_or_else(invalid)?;
-                let ranges = spread_evenly(count, names).map_err(routing_error)?;
+                let ranges = match regions.is_empty() {
+                    true => spread_evenly(count, names).map_err(routing_error)?,
+                    false => regions::spread(group, regions, members)?,
+                };
                 moves.push(RoutingMove::AddGroup { group: group.clone(), ranges });
             }
         }

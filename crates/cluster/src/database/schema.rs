@@ -27,16 +27,16 @@
 //!   * a table's group is routed and fenced when the table can be named in a statement, and not before
 
 use super::lock::Hold;
-use super::routing::{self, Routing};
+use super::routing::{self, NewGroup, Routing};
 use super::sequence::{self, Position};
 use super::shards::ShardSet;
-use super::{Database, SCHEMA_LOCK_LIMIT};
+use super::{Database, SCHEMA_LOCK_LIMIT, Strategy};
 use crate::catalog::{Catalog, Key, OPERATIONS_MAX, Record, Transaction, Write};
 use crate::commit::decision::catalog_error;
 use crate::execute::bounds::Bounds;
 use isles_engine::shard::SchemaStep;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{GroupName, SchemaVersion, ShardId};
+use isles_kernel::names::{SchemaVersion, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Schema, SchemaChange, Sequence, Table, TableKind, global_bucket};
 use std::collections::BTreeMap;
@@ -154,17 +154,19 @@ async fn check_shard(shards: &ShardSet, name: &ShardId, schema: &Schema) -> Resu
 }
 
 /// The groups that tables are in, and how many buckets each has.
-pub(super) fn groups(schema: &Schema) -> Vec<(GroupName, u32)> {
-    let mut groups: Vec<(GroupName, u32)> = schema.tables.values().filter_map(group_of).collect();
-    groups.sort();
+pub(super) fn groups(schema: &Schema) -> Vec<NewGroup> {
+    let mut groups: Vec<NewGroup> = schema.tables.values().filter_map(group_of).collect();
+    groups.sort_by(|one, other| (&one.group, one.buckets).cmp(&(&other.group, other.buckets)));
     groups.dedup();
     groups
 }
 
-fn group_of(table: &Table) -> Option<(GroupName, u32)> {
+fn group_of(table: &Table) -> Option<NewGroup> {
     match &table.kind {
-        TableKind::Hash { group, buckets, .. } => Some((group.clone(), *buckets)),
-        TableKind::Global => Some((global_bucket().0, 1)),
+        TableKind::Hash { group, buckets, regions, .. } => {
+            Some(NewGroup { group: group.clone(), buckets: *buckets, regions: regions.clone() })
+        }
+        TableKind::Global => Some(NewGroup { group: global_bucket().0, buckets: 1, regions: Vec::new() }),
         TableKind::Tenant | TableKind::Reference => None,
     }
 }
@@ -216,6 +218,19 @@ impl Database {
         }
     }
 
+    /// Where each tenant has a shard of its own, nothing reads all of them, and no index over them leads anywhere.
+    fn check_tenant_indexes(&self, next: &Schema) -> Result<(), SqlError> {
+        let of_tenants = next.global_keys().any(|(table, _)| table.kind == TableKind::Tenant);
+        match (self.strategy(), of_tenants) {
+            (Strategy::Adapter, true) => {
+                let error =
+                    "a global index on a tenant table is not supported where each tenant has a shard of its own";
+                Err(SqlError::unsupported(error).with_hint("a plain index finds a tenant's rows on its shard"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What `change` makes of the schema of one who is alone.
     pub(crate) async fn next_schema(&self, guard: &SchemaGuard, change: &Change) -> Result<Next, SqlError> {
         debug_assert!(guard.is_alone(), "only one who is alone changes the schema");
@@ -226,8 +241,9 @@ impl Database {
         let from = guard.schema.version;
         let applied = guard.schema.apply(&change.changes);
         let next = applied.map_err(|error| isles_engine::error::ShardError::from(error).for_people())?;
+        self.check_tenant_indexes(&next)?;
         // From the routing that everyone has: however many steps a transaction makes, its version rises by one.
-        let routing = self.routing.with_groups(&groups(&next), &self.members().receiving()).await?;
+        let routing = self.routing.with_groups(&groups(&next), &self.members().receiving(), &self.members()).await?;
         let numbers = self.renumber(guard, &next, change).await?;
         let fences = |shard: &ShardId| routing.as_ref().map_or(Vec::new(), |(policy, _)| routing::owned(policy, shard));
         let step = |shard: &ShardId| SchemaStep { from, changes: change.changes.clone(), fences: fences(shard) };
@@ -339,7 +355,7 @@ impl Turnover {
     pub(crate) fn publish(&self) {
         let database = &self.database;
         let before = database.schema();
-        database.indexes.follow(&self.guard.schema);
+        database.indexes.follow(&self.guard.schema, &database.routing.current());
         database.schema.store(self.guard.schema.clone());
         let changed = |old: &&Sequence| self.guard.schema.sequences.get(&old.name) != Some(old);
         before.sequences.values().filter(changed).for_each(|old| database.sequences.forget(&old.name));

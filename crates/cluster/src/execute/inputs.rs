@@ -6,7 +6,9 @@ use isles_engine::env::Env;
 use isles_engine::shard::{ActsFor, Engine, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{BucketId, ShardId};
+use isles_kernel::residents::Residents;
 use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::EVERY_TENANT_GROUP;
 use isles_kernel::value::Value;
 use isles_sql::plan::{Form, Fragment, ParamSource, Printed};
 use isles_sql::print::Dialect;
@@ -72,6 +74,9 @@ impl Inputs<'_> {
             (ParamSource::Param(n, _), _) => self.param(*n),
             (ParamSource::Context(context, ty), _) => self.context(context, *ty),
             (ParamSource::Const(value), _) => Ok(value.clone()),
+            (ParamSource::Buckets(group), Some(owner)) if group.as_str() == EVERY_TENANT_GROUP => {
+                Ok(Value::Text(Residents::of(owner.policy, owner.shard).text()))
+            }
             (ParamSource::Buckets(group), Some(owner)) => Ok(Value::Bytes(bits_of(owner.policy, group, owner.shard))),
             (ParamSource::Buckets(_), None) => Err(SqlError::new("XX000", "a statement asks for buckets of no shard")),
         }
@@ -101,10 +106,17 @@ impl Inputs<'_> {
     }
 }
 
+/// A statement that is for one tenant, of a session that reads all of them.
+fn no_one_tenant() -> SqlError {
+    let error = SqlError::new("25006", "the statement is for one tenant, and the session reads all of them");
+    error.with_hint("RESET isles.tenant_scope")
+}
+
 /// As `_tenant` stores it.
 fn tenant_key(tenant: &Tenant) -> Result<Value, SqlError> {
     match tenant {
         Tenant::Unset => Err(tenant_unset()),
+        Tenant::Every => Err(no_one_tenant()),
         Tenant::None => Ok(Value::text("")),
         Tenant::Name(name) => Ok(Value::text(name.as_str())),
     }
@@ -114,6 +126,7 @@ fn tenant_key(tenant: &Tenant) -> Result<Value, SqlError> {
 pub(crate) fn tenant_value(tenant: &Tenant) -> Result<Value, SqlError> {
     match tenant {
         Tenant::Unset => Err(tenant_unset()),
+        Tenant::Every => Err(no_one_tenant()),
         Tenant::None => Ok(Value::Null),
         Tenant::Name(name) => Ok(Value::text(name.as_str())),
     }
@@ -123,6 +136,7 @@ pub(crate) fn tenant_value(tenant: &Tenant) -> Result<Value, SqlError> {
 pub(crate) fn acts_for(tenant: &Tenant) -> ActsFor {
     match tenant {
         Tenant::Unset => ActsFor::Nobody,
+        Tenant::Every => ActsFor::Everyone,
         Tenant::None => ActsFor::Tenant(None),
         Tenant::Name(name) => ActsFor::Tenant(Some(name.clone())),
     }
@@ -133,6 +147,7 @@ pub(crate) fn tenant_place(tenant: &Tenant, policy: &RoutingPolicy) -> Result<(S
     let nowhere = || SqlError::new("XX000", "the tenant's bucket has no shard");
     match tenant {
         Tenant::Unset => Err(tenant_unset()),
+        Tenant::Every => Err(no_one_tenant()),
         Tenant::Name(name) => Ok((policy.shard_of_tenant(name).clone(), policy.bucket_of_tenant(name))),
         Tenant::None => {
             let bucket = policy.bucket_of_null_tenant();

@@ -179,9 +179,8 @@ impl Runner<'_> {
         };
         match find(self.database, policy, &[Wanted { index, ranges }]).await {
             Ok(Some(found)) => {
-                let owner = |bucket| policy.shard_of_bucket(&target.group, bucket);
-                let shards: std::collections::BTreeSet<_> = found.buckets.iter().filter_map(|at| owner(*at)).collect();
-                let (buckets, shards) = (found.buckets.len(), shards.len());
+                let shards = self.resolver(policy).shards_of(&target.group, &found.buckets).len();
+                let buckets = found.buckets.len();
                 format!("buckets {buckets}, on shards {shards}, not yet applied {}", found.unapplied)
             }
             Ok(None) | Err(_) => unknown.into(),

@@ -15,6 +15,7 @@
 //!   * [`led`]          shards that global indexes name
 //!   * [`lookup`]       inputs that are read by the values of others
 //!   * [`unique`]       keys that no two rows may have
+//!   * [`together`]     several statements as one request
 //!   * [`import`]       rows that an operator puts into one shard
 
 pub(crate) mod bounds;
@@ -29,6 +30,7 @@ pub(crate) mod numbers;
 pub(crate) mod run;
 pub(crate) mod stream;
 pub(crate) mod target;
+pub(crate) mod together;
 pub(crate) mod transaction;
 pub(crate) mod unique;
 pub(crate) mod work;

@@ -59,11 +59,11 @@ use std::time::Duration;
 /// A statement that waits for a cutover looks again after so long, if nobody tells it earlier.
 const HELD_LOOK: Duration = Duration::from_millis(50);
 /// How often a statement that conflicts with another is sent again.
-pub(super) const ATTEMPTS: u32 = 8;
+pub(crate) const ATTEMPTS: u32 = 8;
 /// After so many attempts indexes are not asked any more.
 const LED_ATTEMPTS: u32 = 3;
 /// Before the second attempt; it doubles each time, to half a second in all. A cutover takes tens of milliseconds.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(4);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
 pub(super) type Row = Vec<Value>;
 /// A table of a stage: its name, columns and rows.
@@ -154,13 +154,29 @@ impl<'a> Runner<'a> {
     }
 
     async fn run_alone(&self, plan: &Plan) -> Result<Output, SqlError> {
+        let attempt = |policy: Arc<RoutingPolicy>| async move { self.attempt_alone(plan, &policy).await };
+        self.until_settled(|| plan.uses_tenant(), attempt).await
+    }
+
+    /// Attempts something that is on its own until it has happened or failed: with another routing when what it wants has
+    /// moved, and once more when it conflicts with others.
+    ///
+    /// The routing is given away and not lent: of a future that borrows it, for any time, the compiler cannot tell that it
+    /// can be sent.
+    pub(super) async fn until_settled<T, F>(
+        &self,
+        uses_tenant: impl FnOnce() -> bool,
+        attempt_with: impl Fn(Arc<RoutingPolicy>) -> F,
+    ) -> Result<T, SqlError>
+    where
+        F: Future<Output = Result<T, SqlError>>,
+    {
         let mut pause = FIRST_PAUSE;
-        let mut policy = self.routing(|| plan.uses_tenant(), None).await?;
+        let mut policy = self.routing(uses_tenant, None).await?;
         let (mut attempt, mut held) = (0, None);
         loop {
             attempt += 1;
-            let result = self.attempt_alone(plan, &policy).await;
-            match result {
+            match attempt_with(policy.clone()).await {
                 Err(error) if error.moved => {
                     self.led.forget();
                     policy = self.hold(&mut held, error).await?;
@@ -369,7 +385,7 @@ impl<'a> Runner<'a> {
     }
 
     /// A fragment as a shard runs it, with what it claims there.
-    fn on_shard(
+    pub(super) fn on_shard(
         &self,
         fragment: &Fragment,
         shard: &ShardId,
@@ -408,7 +424,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Sends a request, which adds these keys. The inner error is the shard's.
-    async fn send(
+    pub(super) async fn send(
         &self,
         (shard, units, still): Place<'_>,
         policy: &RoutingPolicy,
@@ -425,7 +441,7 @@ impl<'a> Runner<'a> {
         let claim = Claim { still: still.cloned(), ..Claim::new(policy.version(), units.to_vec()) };
         let limits = self.bounds.limits(&*self.database.env);
         // What uses no tenant table needs no tenant, which costs a PostgreSQL shard a transaction.
-        let uses_tenants = units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)));
+        let uses_tenants = units.iter().any(|unit| matches!(unit, Claimed::Tenant(..) | Claimed::Residents(..)));
         let acts_for = if uses_tenants { self.database.acts_on(shard, &self.acts_for()) } else { ActsFor::Nobody };
         let request = Request { claim, acts_for, access, statements, limits };
         let open = open_shard(self.database, shard).await?;
@@ -587,7 +603,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Applies offset and limit, and drops columns that were for merging alone.
-    fn trim(&self, node: &ShardsNode, mut rows: Vec<Row>) -> Result<Vec<Row>, SqlError> {
+    pub(super) fn trim(&self, node: &ShardsNode, mut rows: Vec<Row>) -> Result<Vec<Row>, SqlError> {
         if let Some(offset) = evaluate::count(node.offset.as_ref(), self.inputs(), "OFFSET")? {
             rows.drain(..offset.min(rows.len()));
         }
@@ -671,7 +687,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Rows of expressions, computed in order.
-    async fn evaluate_rows(&self, rows: &[Vec<isles_sql::tree::Expr>]) -> Result<Vec<Row>, SqlError> {
+    pub(super) async fn evaluate_rows(&self, rows: &[Vec<isles_sql::tree::Expr>]) -> Result<Vec<Row>, SqlError> {
         let width = rows.first().map_or(0, Vec::len);
         let mut flat = Vec::with_capacity(rows.len() * width);
         for row in rows {
@@ -763,7 +779,7 @@ impl<'a> Runner<'a> {
     }
 
     /// `ON CONFLICT DO UPDATE` may not change a row twice.
-    fn check_conflicts(&self, plan: &InsertPlan, rows: &[Row]) -> Result<(), SqlError> {
+    pub(super) fn check_conflicts(&self, plan: &InsertPlan, rows: &[Row]) -> Result<(), SqlError> {
         let Some(columns) = &plan.conflict_key else { return Ok(()) };
         let mut seen = BTreeSet::new();
         for row in rows {
@@ -777,7 +793,12 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn place_rows(&self, plan: &InsertPlan, rows: Vec<Row>, policy: &RoutingPolicy) -> Result<Placed, SqlError> {
+    pub(super) fn place_rows(
+        &self,
+        plan: &InsertPlan,
+        rows: Vec<Row>,
+        policy: &RoutingPolicy,
+    ) -> Result<Placed, SqlError> {
         let mut placed = Placed::default();
         for (at, row) in rows.into_iter().enumerate() {
             self.place_row(plan, at, &row, policy, &mut placed)?;
@@ -943,15 +964,15 @@ struct Rewrite {
 /// Statements for shards, and which row each is for.
 #[derive(Default)]
 pub(super) struct Placed {
-    shards: BTreeMap<ShardId, OnShard>,
+    pub(super) shards: BTreeMap<ShardId, OnShard>,
 }
 
 #[derive(Default)]
-struct OnShard {
-    units: Vec<Claimed>,
+pub(super) struct OnShard {
+    pub(super) units: Vec<Claimed>,
     /// The rows' places in the input.
-    order: Vec<usize>,
-    statements: Vec<Statement>,
+    pub(super) order: Vec<usize>,
+    pub(super) statements: Vec<Statement>,
 }
 
 impl Placed {
@@ -967,7 +988,7 @@ impl Placed {
     }
 }
 
-fn claim_once(units: &mut Vec<Claimed>, unit: Claimed) {
+pub(super) fn claim_once(units: &mut Vec<Claimed>, unit: Claimed) {
     if !units.contains(&unit) {
         units.push(unit);
     }
@@ -985,7 +1006,7 @@ pub(super) fn only(places: &Places) -> Option<Place<'_>> {
 }
 
 /// What an insert gave, in the order of its rows. Copies of one row count once.
-fn collect(target: InsertTarget, mut parts: Vec<(ShardId, Vec<usize>, Vec<Outcome>)>) -> Output {
+pub(super) fn collect(target: InsertTarget, mut parts: Vec<(ShardId, Vec<usize>, Vec<Outcome>)>) -> Output {
     if target == InsertTarget::Every {
         parts.truncate(1);
     }

@@ -11,14 +11,16 @@ use crate::session::settings::Tenant;
 use isles_engine::entries::Still;
 use isles_engine::fence::Claimed;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{BucketId, GroupName, ShardId};
+use isles_kernel::names::{BucketId, GroupName, ShardId, TenantId};
+use isles_kernel::residents::Residents;
 use isles_kernel::routing::RoutingPolicy;
-use isles_kernel::schema::global_bucket;
+use isles_kernel::schema::{EVERY_TENANT_GROUP, global_bucket};
 use isles_kernel::value::Value;
 use isles_sql::plan::{KeyExprs, Target, Touch};
 use isles_sql::types::Type;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// Shards and what is claimed on each.
 #[derive(Default)]
@@ -54,6 +56,11 @@ pub(crate) enum Nobody {
 pub(crate) fn global_claim() -> Claimed {
     let (group, bucket) = global_bucket();
     Claimed::Bucket(group, bucket)
+}
+
+/// Whether a group is that of all tenants' rows.
+fn is_every_tenant(group: &GroupName) -> bool {
+    group.as_str() == EVERY_TENANT_GROUP
 }
 
 pub(crate) struct Resolver<'a> {
@@ -95,8 +102,9 @@ impl Resolver<'_> {
         nobody: Nobody,
     ) -> Result<Places, SqlError> {
         let owners = self.owners(touches);
-        let named = found.buckets.iter().filter_map(|bucket| self.policy.shard_of_bucket(group, *bucket));
-        let all: BTreeSet<ShardId> = named.chain(besides).filter(|shard| owners.contains(*shard)).cloned().collect();
+        let named = self.shards_of(group, &found.buckets);
+        let all: BTreeSet<ShardId> =
+            named.into_iter().chain(besides).filter(|shard| owners.contains(*shard)).cloned().collect();
         let places = match (all.is_empty(), nobody) {
             (true, Nobody::MustRun) => self.whole(touches, [self.any()])?,
             _ => self.whole(touches, all)?,
@@ -117,13 +125,26 @@ impl Resolver<'_> {
         self.policy.home().cloned().ok_or_else(|| SqlError::new("XX000", "the global tables are not routed"))
     }
 
-    /// Shards that have buckets of what is touched.
+    /// Shards that have buckets of what is touched; where that is all tenants, those that have tenants.
     fn owners(&self, touches: &[Touch]) -> BTreeSet<ShardId> {
         let groups = touches.iter().filter_map(|touch| match touch {
+            Touch::Group(group) if is_every_tenant(group) => self.policy.ranges(self.policy.tenant_group()),
             Touch::Group(group) => self.policy.ranges(group),
             _ => None,
         });
-        groups.flatten().map(|range| range.shard.clone()).collect()
+        let owners = groups.flatten().map(|range| &range.shard);
+        let every = touches.iter().any(|touch| matches!(touch, Touch::Group(group) if is_every_tenant(group)));
+        let pinned = self.policy.pins().filter(|_| every).map(|(_, shard)| shard);
+        owners.chain(pinned).cloned().collect()
+    }
+
+    /// Shards that have rows of these buckets. Tenants that are pinned are not where their bucket is.
+    pub(crate) fn shards_of(&self, group: &GroupName, buckets: &BTreeSet<BucketId>) -> BTreeSet<&ShardId> {
+        let policy = self.policy;
+        if !is_every_tenant(group) {
+            return buckets.iter().filter_map(|bucket| policy.shard_of_bucket(group, *bucket)).collect();
+        }
+        policy.shards_of_tenants(buckets)
     }
 
     /// Each shard, with claims to all it has of what is touched.
@@ -138,6 +159,13 @@ impl Resolver<'_> {
 
     fn claims(&self, touch: &Touch, shard: &ShardId) -> Result<Vec<Claimed>, SqlError> {
         Ok(match touch {
+            Touch::Group(group) if is_every_tenant(group) => {
+                let group = self.policy.tenant_group();
+                let residents = Claimed::Residents(group.clone(), Arc::new(Residents::of(self.policy, shard)));
+                let mut claims = self.kept(claimed_of(self.policy, group, shard), group, shard);
+                claims.push(residents);
+                claims
+            }
             Touch::Group(group) => self.kept(claimed_of(self.policy, group, shard), group, shard),
             Touch::Shared => vec![Claimed::Shared],
             Touch::Global => vec![global_claim()],
@@ -164,6 +192,9 @@ impl Resolver<'_> {
     }
 
     fn of_keys(&self, group: &GroupName, keys: &[KeyExprs], touches: &[Touch]) -> Result<Places, SqlError> {
+        if is_every_tenant(group) {
+            return self.of_tenants(keys, touches);
+        }
         let mut buckets: BTreeMap<ShardId, BTreeSet<BucketId>> = BTreeMap::new();
         for key in keys {
             for values in self.values(key)? {
@@ -187,6 +218,24 @@ impl Resolver<'_> {
             places.shards.insert(shard, claims);
         }
         Ok(places)
+    }
+
+    /// The shards of tenants, whose names are the keys.
+    fn of_tenants(&self, keys: &[KeyExprs], touches: &[Touch]) -> Result<Places, SqlError> {
+        let mut shards = BTreeSet::new();
+        for key in keys {
+            for values in self.values(key)? {
+                let [(Value::Text(name), _)] = values.as_slice() else { continue };
+                let tenant = match TenantId::new(name.as_str()) {
+                    Ok(name) => Tenant::Name(name),
+                    Err(_) if name.is_empty() => Tenant::None,
+                    // No tenant is called so.
+                    Err(_) => continue,
+                };
+                shards.insert(tenant_place(&tenant, self.policy)?.0);
+            }
+        }
+        self.whole(touches, shards)
     }
 
     fn values(&self, key: &KeyExprs) -> Result<Vec<Vec<(Value, Type)>>, SqlError> {

@@ -151,7 +151,7 @@ pub(crate) fn shard_is_new() -> SqlError {
 }
 
 fn claims_tenant(visit: &Visit) -> bool {
-    visit.units.iter().any(|unit| matches!(unit, Claimed::Tenant(..)))
+    visit.units.iter().any(|unit| matches!(unit, Claimed::Tenant(..) | Claimed::Residents(..)))
 }
 
 /// As a client sees a shard's error inside of a transaction.
@@ -168,6 +168,8 @@ impl Txn {
     ) -> Result<Txn, SqlError> {
         let active = database.enter()?;
         let number = database.next_txn();
+        // Whoever acts for all tenants only reads, whatever the client has said.
+        let modes = Modes { read_only: modes.read_only || acts_for == ActsFor::Everyone, ..modes };
         Ok(Txn {
             parts: BTreeMap::new(),
             keys: Keys::new(number),
@@ -697,6 +699,9 @@ impl Txn {
     }
 
     async fn commit_all(&mut self, writing: Vec<(ShardId, Part)>, turnover: Option<Turnover>) -> Result<(), SqlError> {
+        for (shard, part) in &writing {
+            self.database.check_redo(shard, &part.claimed)?;
+        }
         let participant =
             |(shard, part): (ShardId, Part)| Participant { shard, transaction: part.transaction, turn: part.turn };
         let (parts, keys) = (writing.into_iter().map(participant).collect(), self.take_keys().into_turns());

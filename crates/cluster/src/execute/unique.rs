@@ -29,8 +29,9 @@ use isles_engine::error::ShardError;
 use isles_engine::fence::Access;
 use isles_engine::shard::{Engine, Isolation, Outcome, Request, Shard};
 use isles_kernel::error::SqlError;
+use isles_kernel::hash::BucketCount;
 use isles_kernel::index::IndexKey;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{SchemaVersion, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Table;
 use isles_kernel::value::{Value, key_bytes};
@@ -183,7 +184,7 @@ fn added<'a>(table: &Table, unique: &'a [UniqueCheck], rows: &'a [Row]) -> Resul
 
 fn definition(table: &Table, check: &UniqueCheck) -> Result<Definition, SqlError> {
     let key = table.keys.iter().find(|key| key.name == check.key);
-    let definition = key.and_then(|key| Definition::of(table, key, isles_kernel::names::SchemaVersion(0)));
+    let definition = key.and_then(|key| Definition::of(table, key, SchemaVersion(0), BucketCount::ONE));
     definition.ok_or_else(|| SqlError::new("XX000", format!("index \"{}\" has no definition", check.key)))
 }
 

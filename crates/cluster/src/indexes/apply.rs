@@ -18,7 +18,7 @@ use isles_engine::shard::{EVENT_ROWS, KeyRange, Scope};
 use isles_kernel::change::Change;
 use isles_kernel::index::{Deltas, LogNumber, Source, StoredEntry, index_stream};
 use isles_kernel::names::{BucketId, Seq, ShardId, StreamId};
-use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
+use isles_kernel::schema::{ENTRY_BUCKETS, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -302,8 +302,9 @@ pub(super) async fn apply_page(
                 let why = format!("changes of schema version {} have other columns", change.schema);
                 return Err(Trouble::Lost(vec![definition.entries.clone()], why));
             }
+            let Some(bucket) = definition.bucket_of(&change.unit) else { continue };
             let come = |bucket: u32| one.come[bucket as usize];
-            let added = deltas.add(change, ENTRY_BUCKETS, |row| definition.key_of(row), come);
+            let added = deltas.add(change, bucket, ENTRY_BUCKETS, |row| definition.key_of(row), come);
             added.map_err(|error| Trouble::Lost(vec![definition.entries.clone()], error.to_string()))?;
         }
         for (bucket, deltas) in deltas.into_parts() {
@@ -331,7 +332,7 @@ pub(super) async fn apply_page(
 /// How far each entry bucket of an index has come with a shard's log.
 pub(super) async fn positions(database: &Database, index: &Watched, source: &ShardId) -> Result<Vec<Seq>, Trouble> {
     let policy = database.routing.current();
-    let group = entry_group();
+    let group = database.schema().group_of_entries(&index.definition.entries);
     let mut come = vec![Seq(0); ENTRY_BUCKETS as usize];
     let owners: BTreeSet<&ShardId> =
         (0..ENTRY_BUCKETS).filter_map(|bucket| policy.shard_of_bucket(&group, BucketId(bucket))).collect();

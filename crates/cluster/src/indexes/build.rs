@@ -23,7 +23,7 @@ use isles_engine::shard::{EVENT_ROWS, KeyRange, Scope, Shard, Snapshot, StoredRo
 use isles_kernel::error::SqlError;
 use isles_kernel::index::{Deltas, Source};
 use isles_kernel::names::{BucketId, GroupName, Seq, ShardId};
-use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
+use isles_kernel::schema::ENTRY_BUCKETS;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -91,6 +91,9 @@ async fn rows_to_count(database: &Database, index: &Watched, record: &IndexRecor
     for shard in database.shard_names().iter().filter(|shard| !record.built.contains(shard)) {
         let owned = owned(database, index, shard);
         let mut snapshot = database.shards.get(shard).await?.snapshot().await?;
+        if index.definition.is_of_tenants() {
+            return Err(ShardError::invalid("rows of tenants are not counted beforehand"));
+        }
         let rows = snapshot.bucket_rows(&index.definition.table).await?;
         let is_owned = |bucket: &BucketId| owned.iter().any(|range| range.contains(&bucket.0));
         total += rows.iter().filter(|(bucket, _)| is_owned(bucket)).map(|(_, rows)| rows).sum::<u64>();
@@ -141,7 +144,7 @@ async fn build_shard(
 /// Buckets of the indexed table that a shard has.
 pub(super) fn owned(database: &Database, index: &Watched, shard: &ShardId) -> Vec<RangeInclusive<u32>> {
     let policy = database.routing.current();
-    policy.owned(&index.definition.group, shard).map(|range| range.first.0..=range.last.0).collect()
+    policy.owned(index.definition.routed(&policy), shard).map(|range| range.first.0..=range.last.0).collect()
 }
 
 async fn count_rows(
@@ -150,7 +153,11 @@ async fn count_rows(
     shard: &ShardId,
     snapshot: &mut dyn Snapshot,
 ) -> Result<(), SqlError> {
-    let scope = Scope::Buckets(index.definition.group.clone(), owned(database, index, shard));
+    let scope = match index.definition.is_of_tenants() {
+        // No row is being moved, so all that are there are the shard's own.
+        true => Scope::All,
+        false => Scope::Buckets(index.definition.group.clone(), owned(database, index, shard)),
+    };
     let mut range = KeyRange::table(&index.definition.table).within(scope);
     loop {
         let page = snapshot.page(&range, PAGE_ROWS).await.map_err(|error| error.for_people())?;
@@ -166,7 +173,7 @@ async fn count_rows(
 fn sums(index: &Watched, rows: &[StoredRow]) -> Result<Vec<EntryPart>, SqlError> {
     let mut deltas = Deltas::default();
     for row in rows {
-        let Unit::Bucket(_, bucket) = row.unit else { continue };
+        let Some(bucket) = index.definition.bucket_of(&row.unit) else { continue };
         let key = index.definition.key_of(&row.values);
         let key = key.map_err(|error| SqlError::new("0A000", error.to_string()))?;
         if let Some(key) = key {
@@ -236,7 +243,7 @@ pub(super) async fn leave_logs(database: &Database, index: &Watched) -> Result<(
 
 /// Deletes entries everywhere.
 pub(super) async fn clear(database: &Database, index: &Watched, of: &EntriesOf) -> Result<(), SqlError> {
-    let group = entry_group();
+    let group = database.schema().group_of_entries(&index.definition.entries);
     let policy = database.routing.current();
     let owner = |bucket| policy.shard_of_bucket(&group, BucketId(bucket)).map(|shard| (shard.clone(), bucket));
     let shards: BTreeSet<ShardId> = (0..ENTRY_BUCKETS).filter_map(owner).map(|(shard, _)| shard).collect();

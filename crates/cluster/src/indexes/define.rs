@@ -4,10 +4,12 @@
 //! some rows; their keys are computed ([`RowKey`]).
 
 use crate::execute::run::column_type;
+use isles_kernel::hash::{BucketCount, bucket_of};
 use isles_kernel::index::IndexKey;
 use isles_kernel::index::key::{NoOrder, Part};
-use isles_kernel::names::{GroupName, SchemaVersion};
-use isles_kernel::schema::{Key, KeyOver, Table};
+use isles_kernel::names::{BucketId, GroupName, SchemaVersion, TenantId};
+use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::{Key, KeyOver, Table, TableKind, Unit, every_tenant_group};
 use isles_kernel::value::Value;
 use isles_sql::row_key::RowKey;
 use isles_sql::text;
@@ -22,7 +24,10 @@ pub(crate) struct Definition {
     pub(crate) table: String,
     /// Its name as a relation.
     pub(crate) name: String,
+    /// The group that its rows are in; of a tenant table, that of all tenants.
     pub(crate) group: GroupName,
+    /// Of a tenant table: how many buckets there are for tenants.
+    tenants: Option<BucketCount>,
     pub(crate) unique: bool,
     /// Rows of an earlier schema have other columns at these places.
     pub(crate) since: SchemaVersion,
@@ -51,18 +56,42 @@ impl Column {
 
 impl Definition {
     /// None if the key is no global one, or its table has no buckets, or nobody here can compute it.
-    pub(crate) fn of(table: &Table, key: &Key, since: SchemaVersion) -> Option<Definition> {
+    pub(crate) fn of(table: &Table, key: &Key, since: SchemaVersion, tenants: BucketCount) -> Option<Definition> {
         let entries = key.global.as_ref()?;
+        let is_of_tenants = table.kind == TableKind::Tenant;
         Some(Definition {
             entries: Arc::from(entries.as_str()),
             table: table.name.clone(),
             name: table.key_relation(&key.name),
-            group: table.group()?.clone(),
+            group: if is_of_tenants { every_tenant_group() } else { table.group()?.clone() },
+            tenants: is_of_tenants.then_some(tenants),
             unique: key.unique,
             since,
             names: names(key),
             over: over(table, key)?,
         })
+    }
+
+    /// Whether it is over the rows of all tenants.
+    pub(crate) fn is_of_tenants(&self) -> bool {
+        self.tenants.is_some()
+    }
+
+    /// The bucket that entries name for a row of a unit. A tenant's is the one that its name hashes to, pinned or not, so
+    /// that a move changes none of its entries (I-28).
+    pub(crate) fn bucket_of(&self, unit: &Unit) -> Option<BucketId> {
+        match (unit, self.tenants) {
+            (Unit::Bucket(_, bucket), None) => Some(*bucket),
+            (Unit::Tenant(tenant), Some(buckets)) => {
+                Some(bucket_of(tenant.as_ref().map_or("", TenantId::as_str), None, buckets))
+            }
+            _ => None,
+        }
+    }
+
+    /// The group of the routing that these buckets are of.
+    pub(crate) fn routed<'a>(&'a self, policy: &'a RoutingPolicy) -> &'a GroupName {
+        if self.is_of_tenants() { policy.tenant_group() } else { &self.group }
     }
 
     /// Whether rows make the same keys by both.

@@ -13,7 +13,7 @@ use isles_engine::shard::{KeyRange, MAX_PAGE_ROWS, Scope, StoredRow};
 use isles_kernel::error::SqlError;
 use isles_kernel::index::{IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, ShardId};
-use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
+use isles_kernel::schema::{ENTRY_BUCKETS, Unit};
 use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,8 @@ pub(super) async fn duplicates(database: &Database, index: &Arc<Watched>) -> Res
 
 /// Keys of which the entries count more than one row.
 async fn suspects(database: &Database, index: &Watched) -> Result<BTreeSet<Vec<u8>>, SqlError> {
-    let (group, policy) = (entry_group(), database.routing.current());
+    let group = database.schema().group_of_entries(&index.definition.entries);
+    let policy = database.routing.current();
     let owner = |bucket: u32| policy.shard_of_bucket(&group, BucketId(bucket));
     let shards: BTreeSet<&ShardId> = (0..ENTRY_BUCKETS).filter_map(owner).collect();
     let mut found = BTreeSet::new();

@@ -11,9 +11,9 @@ use isles_engine::entries::{EntryProbe, Still};
 use isles_engine::fence::{Claim, Claimed};
 use isles_kernel::error::SqlError;
 use isles_kernel::index::KeyRange;
-use isles_kernel::names::{BucketId, ShardId};
+use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
-use isles_kernel::schema::{ENTRY_BUCKETS, entry_group};
+use isles_kernel::schema::ENTRY_BUCKETS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -106,9 +106,10 @@ async fn read_entries(
     policy: &RoutingPolicy,
     wanted: &[Wanted],
 ) -> Result<BTreeSet<BucketId>, SqlError> {
-    let group = entry_group();
+    let schema = database.schema();
     let mut asked: BTreeMap<ShardId, Vec<EntryProbe>> = BTreeMap::new();
     for one in wanted {
+        let group = schema.group_of_entries(&one.index.definition.entries);
         for range in &one.ranges {
             for bucket in entry_buckets(range) {
                 let bucket = BucketId(bucket);
@@ -120,8 +121,10 @@ async fn read_entries(
         }
     }
     let ask = |(shard, probes): (ShardId, Vec<EntryProbe>)| {
-        let units: BTreeSet<BucketId> = probes.iter().map(|probe| probe.bucket).collect();
-        let units = units.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
+        let group_of = |probe: &EntryProbe| schema.group_of_entries(&probe.table);
+        let units: BTreeSet<(GroupName, BucketId)> =
+            probes.iter().map(|probe| (group_of(probe), probe.bucket)).collect();
+        let units = units.into_iter().map(|(group, bucket)| Claimed::Bucket(group, bucket)).collect();
         let claim = Claim::new(policy.version(), units);
         async move {
             let open = open_shard(database, &shard).await?;

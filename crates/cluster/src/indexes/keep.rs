@@ -36,7 +36,7 @@ const DISK_FULL: &str = "53100";
 
 pub(super) fn start(database: &Arc<Database>) {
     let (weak, env): (Weak<Database>, _) = (Arc::downgrade(database), database.env.clone());
-    database.indexes.follow(&database.schema());
+    database.indexes.follow(&database.schema(), &database.routing.current());
     database.env.spawn(Box::pin(async move {
         loop {
             let Some(database) = weak.upgrade() else { return };
@@ -287,6 +287,19 @@ async fn begin_again(
     build::clear(database, index, &EntriesOf::Index).await
 }
 
+/// Counts no shard as begun, once nothing is left of what was counted.
+async fn count_anew(database: &Database, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
+    let entries = &index.definition.entries;
+    leave(database, entries).await;
+    // If this is cut short, it is done again.
+    record.built.clear();
+    record.begun = database.shard_names().into_iter().collect();
+    store::save(database.catalog().as_ref(), entries, record).await?;
+    build::clear(database, index, &EntriesOf::Index).await?;
+    record.begun.clear();
+    store::save(database.catalog().as_ref(), entries, record).await
+}
+
 fn new_record(database: &Database, index: &Watched) -> IndexRecord {
     IndexRecord {
         state: State::Building,
@@ -346,7 +359,11 @@ async fn build_index(database: &Arc<Database>, index: &Arc<Watched>, record: &mu
 async fn build_rest(database: &Arc<Database>, index: &Arc<Watched>, record: &mut IndexRecord) -> Result<(), SqlError> {
     let routed = database.routing.current().version();
     let is_begun = !record.built.is_empty() || !record.begun.is_empty();
-    if record.state != State::Ready && is_begun && record.routed != routed {
+    if index.definition.is_of_tenants() && is_begun && record.state != State::Ready {
+        // Which of a bucket's entries came from the shard that was being counted cannot be told: tenants of one bucket may be
+        // on several.
+        count_anew(database, index, record).await?;
+    } else if record.state != State::Ready && is_begun && record.routed != routed {
         // Rows may have gone from a shard that has not been counted to one that has.
         begin_again(database, index, record, "rows were moved while it was not built").await?;
     }

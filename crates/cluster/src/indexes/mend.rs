@@ -21,7 +21,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::index::key::Part;
 use isles_kernel::index::{IndexKey, StoredEntry};
 use isles_kernel::names::{BucketId, Seq, ShardId};
-use isles_kernel::schema::{ENTRY_BUCKETS, KeyOver, KeyPart, entry_group, entry_place};
+use isles_kernel::schema::{ENTRY_BUCKETS, KeyOver, KeyPart, entry_place};
 use isles_kernel::value::{DataType, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,7 +215,8 @@ impl Database {
         cursor: &Cursor,
         rows: usize,
     ) -> Result<Vec<(Vec<u8>, i64, i64)>, SqlError> {
-        let (group, policy) = (entry_group(), self.routing.current());
+        let group = self.schema().group_of_entries(&index.definition.entries);
+        let policy = self.routing.current();
         let entry_bucket = BucketId(cursor.entry_bucket);
         let unknown = || SqlError::new("XX000", "entries of indexes are not routed");
         let owner = policy.shard_of_bucket(&group, entry_bucket).ok_or_else(unknown)?;

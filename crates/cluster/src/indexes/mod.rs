@@ -65,6 +65,7 @@ use isles_engine::shard::Shard;
 use isles_kernel::error::SqlError;
 use isles_kernel::index::index_stream;
 use isles_kernel::names::{GroupName, ShardId};
+use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -178,8 +179,8 @@ impl Indexes {
     }
 
     /// The schema that holds from here on. Whoever calls this is alone in it.
-    pub(crate) fn follow(&self, schema: &Schema) {
-        self.watch.follow(schema);
+    pub(crate) fn follow(&self, schema: &Schema, policy: &RoutingPolicy) {
+        self.watch.follow(schema, policy.tenant_buckets());
         self.news.notify_one();
     }
 

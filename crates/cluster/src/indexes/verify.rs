@@ -27,7 +27,7 @@ use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
 use isles_kernel::index::{EntryDelta, Source, StoredEntry};
 use isles_kernel::names::{BucketId, Seq, ShardId};
-use isles_kernel::schema::{ENTRY_BUCKETS, Unit, entry_group};
+use isles_kernel::schema::{ENTRY_BUCKETS, Unit};
 use isles_kernel::value::Value;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,6 +251,17 @@ impl Database {
         Piece { shard: shard.clone(), buckets, entry_buckets: 0..ENTRY_BUCKETS, keys: None }
     }
 
+    /// The shards that have rows of a piece's buckets. Tenants of one bucket may be on several.
+    fn shards_with(&self, index: &Watched, piece: &Piece) -> BTreeSet<ShardId> {
+        let own = BTreeSet::from([piece.shard.clone()]);
+        if !index.definition.is_of_tenants() {
+            return own;
+        }
+        let buckets: BTreeSet<BucketId> = piece.buckets.iter().copied().map(BucketId).collect();
+        let policy = self.routing.current();
+        policy.shards_of_tenants(&buckets).into_iter().cloned().chain(own).collect()
+    }
+
     async fn verify_piece(&self, index: &Arc<Watched>, piece: &Piece, repair: bool) -> Result<Verified, Cut> {
         let standing = self.stand(index).await?;
         let compared = self.compare(&standing, piece).await?;
@@ -300,10 +311,19 @@ impl Database {
         if !piece.buckets.iter().all(|bucket| owned.binary_search(bucket).is_ok()) {
             return Err(meanwhile(index, "rows were moved").into());
         }
-        let from = self.kept_from(index, &piece.shard).await?;
-        let (is, come) = self.read_entries(index, piece).await?;
-        let come = |entry_bucket: u32| come.get(&entry_bucket).map_or(from, |come| from.max(*come));
-        let should = self.count_rows(index, piece, from, come).await?;
+        let shards = self.shards_with(index, piece);
+        let mut from = BTreeMap::new();
+        for shard in &shards {
+            from.insert(shard.clone(), self.kept_from(index, shard).await?);
+        }
+        let (is, come) = self.read_entries(index, piece, &shards).await?;
+        let mut should = Counts::new();
+        for (shard, from) in &from {
+            let come =
+                |entry_bucket: u32| come.get(&(shard.clone(), entry_bucket)).map_or(*from, |come| (*from).max(*come));
+            self.count_rows(index, piece, (shard, *from), come, &mut should).await?;
+        }
+        should.retain(|_, rows| *rows != 0);
         match self.is_as_it_was(standing) {
             true => Ok(Compared { is, should }),
             false => Err(meanwhile(index, "it was changed").into()),
@@ -360,25 +380,31 @@ impl Database {
         &self,
         index: &Watched,
         piece: &Piece,
-        from: Seq,
+        (shard, from): (&ShardId, Seq),
         come: impl Fn(u32) -> Seq,
-    ) -> Result<Counts, Cut> {
-        let open = self.shards.get(&piece.shard).await.map_err(people)?;
+        counts: &mut Counts,
+    ) -> Result<(), Cut> {
+        let definition = &index.definition;
+        let open = self.shards.get(shard).await.map_err(people)?;
         let mut snapshot = open.snapshot().await.map_err(people)?;
         let later = snapshot.later_changes().await.map_err(people)?;
-        let mut counts = Counts::new();
-        let scope = Scope::Buckets(index.definition.group.clone(), piece.ranges());
-        let mut range = KeyRange::table(&index.definition.table).within(scope);
+        let scope = match definition.is_of_tenants() {
+            true => Scope::All,
+            false => Scope::Buckets(definition.group.clone(), piece.ranges()),
+        };
+        let mut range = KeyRange::table(&definition.table).within(scope);
         let mut read = 0;
         loop {
             let page = snapshot.page(&range, MAX_PAGE_ROWS).await.map_err(people)?;
             for row in &page.rows {
-                if let Unit::Bucket(_, bucket) = row.unit {
-                    count_row(index, piece, (&row.values, bucket, 1), |_| true, &mut counts)?;
+                if let Some(bucket) = definition.bucket_of(&row.unit).filter(|bucket| piece.has_bucket(*bucket)) {
+                    count_row(index, piece, (&row.values, bucket, 1), |_| true, counts)?;
                 }
             }
             read += page.rows.len();
-            if read > MAX_READ && piece.buckets.len() > 1 && piece.keys.is_none() {
+            // Fewer buckets of tenants are not fewer rows to read.
+            let can_be_less = piece.buckets.len() > 1 && piece.keys.is_none() && !definition.is_of_tenants();
+            if read > MAX_READ && can_be_less {
                 return Err(Cut::TooMany);
             }
             match page.next {
@@ -389,26 +415,32 @@ impl Database {
         let through = snapshot.seq().max(later.last().copied().unwrap_or_default());
         for change in log_between(&*open, from, through).await? {
             let is_in_snapshot = change.seq <= snapshot.seq() || later.contains(&change.seq);
-            let Unit::Bucket(_, bucket) = change.unit else { continue };
+            let Some(bucket) = definition.bucket_of(&change.unit) else { continue };
             if change.table != index.definition.table || !is_in_snapshot || !piece.has_bucket(bucket) {
                 continue;
             }
             for (row, rows) in [(&change.before, 1), (&change.after, -1)] {
                 if let Some(row) = row {
                     let is_later = |entry_bucket| change.seq > come(entry_bucket);
-                    count_row(index, piece, (row, bucket, rows), is_later, &mut counts)?;
+                    count_row(index, piece, (row, bucket, rows), is_later, counts)?;
                 }
             }
         }
-        counts.retain(|_, rows| *rows != 0);
-        Ok(counts)
+        Ok(())
     }
 
-    /// The entries that name buckets of a piece, and how far each entry bucket has come in the log of its shard.
-    async fn read_entries(&self, index: &Watched, piece: &Piece) -> Result<(Counts, BTreeMap<u32, Seq>), Cut> {
-        let (group, policy) = (entry_group(), self.routing.current());
+    /// The entries that name buckets of a piece, and how far each entry bucket has come in the logs of its shards.
+    async fn read_entries(
+        &self,
+        index: &Watched,
+        piece: &Piece,
+        of: &BTreeSet<ShardId>,
+    ) -> Result<(Counts, BTreeMap<(ShardId, u32), Seq>), Cut> {
+        let group = self.schema().group_of_entries(&index.definition.entries);
+        let policy = self.routing.current();
         let owner = |bucket: u32| policy.shard_of_bucket(&group, BucketId(bucket));
-        let last = policy.ranges(&index.definition.group).and_then(|ranges| ranges.last()).map(|range| range.last);
+        let last =
+            policy.ranges(index.definition.routed(&policy)).and_then(|ranges| ranges.last()).map(|range| range.last);
         // An entry of a bucket that there is not is wrong, too, and somebody must see it.
         let is_named = |bucket: BucketId| piece.has_bucket(last.map_or(bucket, |last| bucket.min(last)));
         let shards: BTreeSet<&ShardId> = piece.entry_buckets.clone().filter_map(owner).collect();
@@ -421,7 +453,7 @@ impl Database {
             if !piece.entry_buckets.clone().all(is_owner) {
                 return Err(meanwhile(index, "entries were moved").into());
             }
-            for mut range in ranges(index, piece) {
+            for mut range in ranges(index, piece, of) {
                 loop {
                     let page = snapshot.page(&range, MAX_PAGE_ROWS).await.map_err(people)?;
                     for row in page.rows {
@@ -430,8 +462,8 @@ impl Database {
                             continue;
                         }
                         match StoredEntry::read(&row.values) {
-                            Some(StoredEntry::Position { shard, through }) if shard == piece.shard => {
-                                come.insert(entry_bucket.0, through);
+                            Some(StoredEntry::Position { shard, through }) if of.contains(&shard) => {
+                                come.insert((shard, entry_bucket.0), through);
                             }
                             Some(StoredEntry::Count { key, bucket, rows }) => {
                                 let bucket = BucketId(u32::try_from(bucket).unwrap_or(u32::MAX));
@@ -474,17 +506,19 @@ fn not_ready(index: &Watched) -> SqlError {
     error.with_hint("SHOW INDEXES says what it is")
 }
 
-/// Where the entries of a piece are, and its positions.
-fn ranges(index: &Watched, piece: &Piece) -> Vec<KeyRange> {
+/// Where the entries of a piece are, and the positions of these shards.
+fn ranges(index: &Watched, piece: &Piece, of: &BTreeSet<ShardId>) -> Vec<KeyRange> {
     let all = KeyRange::table(&index.definition.entries);
     let Some(keys) = &piece.keys else { return vec![all] };
     let counts = |key: &Vec<u8>| {
         let [after, through] = [-1, i64::MAX].map(|bucket| Some(StoredEntry::key_of(key, bucket, ENTRY_BUCKETS)));
         KeyRange { after, through, ..all.clone() }
     };
-    let [after, through] = Source::log(&piece.shard).positions().map(Some);
-    let positions = KeyRange { after, through, ..all.clone() };
-    [positions].into_iter().chain(keys.iter().map(counts)).collect()
+    let positions = |shard: &ShardId| {
+        let [after, through] = Source::log(shard).positions().map(Some);
+        KeyRange { after, through, ..all.clone() }
+    };
+    of.iter().map(positions).chain(keys.iter().map(counts)).collect()
 }
 
 /// Changes after a position, up to another and perhaps a little further.

@@ -18,6 +18,7 @@ use super::{Planted, lock};
 use arc_swap::ArcSwap;
 use isles_engine::entries::Observer;
 use isles_kernel::change::Change;
+use isles_kernel::hash::BucketCount;
 use isles_kernel::index::{KeyRange, LogNumber, Pending};
 use isles_kernel::names::{BucketId, SchemaVersion, Seq, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Schema};
@@ -144,7 +145,7 @@ impl Watched {
     }
 
     fn add(&self, log: LogNumber, change: &Change) {
-        let isles_kernel::schema::Unit::Bucket(_, bucket) = change.unit else { return };
+        let Some(bucket) = self.definition.bucket_of(&change.unit) else { return };
         let key = |row: &Option<Vec<_>>| row.as_ref().and_then(|row| self.definition.key_of(row).ok().flatten());
         let Some(after) = key(&change.after) else { return };
         if key(&change.before).as_ref() == Some(&after) {
@@ -249,11 +250,11 @@ impl Watch {
     }
 
     /// Watches the indexes of a schema. One that was watched goes on as it is, unless its columns are elsewhere now.
-    pub(crate) fn follow(&self, schema: &Schema) {
+    pub(crate) fn follow(&self, schema: &Schema, tenants: BucketCount) {
         let before = self.watching.load();
         let mut next = Watching { version: schema.version, ..Watching::default() };
         for (table, key) in schema.global_keys() {
-            let Some(mut definition) = Definition::of(table, key, schema.version) else { continue };
+            let Some(mut definition) = Definition::of(table, key, schema.version, tenants) else { continue };
             let known = before.all.get(&definition.entries);
             let watched = match known {
                 Some(known)

@@ -10,9 +10,9 @@ use crate::database::Database;
 use isles_engine::entries::EntryPart;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claim, Claimed};
-use isles_kernel::names::{BucketId, ShardId};
+use isles_kernel::names::{BucketId, GroupName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
-use isles_kernel::schema::entry_group;
+use isles_kernel::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -57,7 +57,7 @@ type Failed = (Vec<EntryPart>, ShardError);
 /// Writes parts to the shards that have their entry buckets, until all are written.
 pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>, company: Company) -> Result<(), Trouble> {
     for attempt in 0.. {
-        let by_shard = by_shard(&database.routing.current(), parts)?;
+        let by_shard = by_shard(&database.routing.current(), &database.schema(), parts)?;
         let written = futures::future::join_all(by_shard.into_iter().map(async |(shard, parts)| match company {
             Company::Nobody => Ok(write_slices(database, &shard, parts).await),
             Company::Others => write_together(database, &shard, parts).await,
@@ -90,12 +90,15 @@ pub(super) async fn write(database: &Database, mut parts: Vec<EntryPart>, compan
     Ok(())
 }
 
-fn by_shard(policy: &RoutingPolicy, parts: Vec<EntryPart>) -> Result<BTreeMap<ShardId, Vec<EntryPart>>, Trouble> {
-    let group = entry_group();
+fn by_shard(
+    policy: &RoutingPolicy,
+    schema: &Schema,
+    parts: Vec<EntryPart>,
+) -> Result<BTreeMap<ShardId, Vec<EntryPart>>, Trouble> {
     let mut by_shard: BTreeMap<ShardId, Vec<EntryPart>> = BTreeMap::new();
     for part in parts {
         let unknown = || ShardError::invalid("entries of indexes are not routed");
-        let shard = policy.shard_of_bucket(&group, part.bucket).ok_or_else(unknown)?;
+        let shard = policy.shard_of_bucket(&schema.group_of_entries(&part.table), part.bucket).ok_or_else(unknown)?;
         by_shard.entry(shard.clone()).or_default().push(part);
     }
     Ok(by_shard)
@@ -172,9 +175,10 @@ fn slices<T>(all: Vec<T>, most: usize, size: impl Fn(&T) -> usize) -> Vec<Vec<T>
 
 /// Writes parts in one commit.
 async fn write_slice(database: &Database, shard: &ShardId, parts: Vec<EntryPart>) -> Option<Failed> {
-    let group = entry_group();
-    let buckets: BTreeSet<BucketId> = parts.iter().map(|part| part.bucket).collect();
-    let units = buckets.into_iter().map(|bucket| Claimed::Bucket(group.clone(), bucket)).collect();
+    let schema = database.schema();
+    let claimed = |part: &EntryPart| (schema.group_of_entries(&part.table), part.bucket);
+    let units: BTreeSet<(GroupName, BucketId)> = parts.iter().map(claimed).collect();
+    let units = units.into_iter().map(|(group, bucket)| Claimed::Bucket(group, bucket)).collect();
     let written = async {
         let open = database.shards.get(shard).await?;
         let claim = Claim::new(database.routing.current().version(), units);

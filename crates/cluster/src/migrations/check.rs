@@ -108,6 +108,9 @@ fn of_kind(database: &Database, table: &Table) -> Vec<Conflict> {
     let message = match &table.kind {
         TableKind::Tenant => "it is a tenant table already",
         TableKind::Reference => "it is a reference table, which every shard has a copy of",
+        TableKind::Hash { regions, .. } if !regions.is_empty() => {
+            "it is kept in a region, and tenants are on any shard"
+        }
         TableKind::Hash { .. } | TableKind::Global if database.strategy() == Strategy::Adapter => {
             "with strategy \"adapter\" each tenant has a shard of its own, and rows do not change shards"
         }

@@ -75,19 +75,18 @@ pub(super) async fn clean(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
 
 /// Whoever reads whole tables need not look for strangers any more, unless another plan brings some.
 async fn lift_strangers(lane: &Lane, plan: &Plan, name: &ShardId, shard: &OpenShard) -> Result<(), Halt> {
-    let Some(group) = lane.units.group() else { return Ok(()) };
+    let (group, policy) = (&lane.crowded(), lane.policy());
     // A plan that is made meanwhile is seen here, or sets its fence after us.
     let _one_at_a_time = lane.database.moves.strangers.lock().await;
     let active = store::active(lane.database.catalog().as_ref()).await?;
     let is_busy = active.iter().any(|(id, about)| {
-        *id != plan.id && about.units.group() == Some(group) && (about.source == *name || about.target == *name)
+        *id != plan.id && about.units.crowded(&policy) == group && (about.source == *name || about.target == *name)
     });
     if is_busy {
         return Ok(());
     }
-    let version = lane.policy().version();
-    let fences = lane.strangers(version, FenceMode::Open).into_iter().collect();
-    shard.set_fences_as(&lane.stream, lane.driver, fences, FENCE_TIME).await?;
+    let fence = lane.strangers(policy.version(), FenceMode::Open);
+    shard.set_fences_as(&lane.stream, lane.driver, vec![fence], FENCE_TIME).await?;
     lane.database.forget_strangers(name, group);
     Ok(())
 }

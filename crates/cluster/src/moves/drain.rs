@@ -7,10 +7,13 @@
 use super::{Order, Running, store};
 use crate::database::Database;
 use crate::database::members::{Draining, Members};
+use crate::database::regions::allowed;
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Options, Pins, Span, Units};
 use isles_kernel::names::{BucketId, GroupName, ShardId, TenantId};
+use isles_kernel::placement::RegionRange;
 use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::schema::Schema;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,6 +32,8 @@ impl Database {
             let wished = self.members().with_draining(name, Some(Draining { to: to.clone() }));
             next_owner(name, &targets(name, &wished), &wished, &*self.routing.refresh().await?)?;
         }
+        let wished = self.members().with_draining(name, Some(Draining { to: to.clone() }));
+        self.check_successors(name, &targets(name, &wished))?;
         self.set_draining(name, Some(to)).await?;
         self.start_drainer(name);
         Ok(())
@@ -64,7 +69,7 @@ impl Database {
             database.moves.drained().remove(&name);
             // Somebody may have asked for it again just now.
             let (members, policy) = (database.members(), database.routing.current());
-            let is_left = matches!(next(&name, &members, &policy, database.pins()), Ok(Some(_)));
+            let is_left = matches!(next(&name, &members, &policy, &database.schema(), database.pins()), Ok(Some(_)));
             if is_left && !database.is_closing() {
                 database.start_drainer(&name);
             }
@@ -82,7 +87,7 @@ impl Database {
             return Ok(Next::Wait);
         }
         let policy = self.routing.refresh().await?;
-        Ok(match next(name, &members, &policy, self.pins())? {
+        Ok(match next(name, &members, &policy, &self.schema(), self.pins())? {
             Some((units, target)) => Next::Move(units, target),
             None => Next::Over,
         })
@@ -161,17 +166,25 @@ fn next(
     name: &ShardId,
     members: &Members,
     policy: &RoutingPolicy,
+    schema: &Schema,
     pins: Pins,
 ) -> Result<Option<(Units, ShardId)>, SqlError> {
     if members.get(name).is_none_or(|member| member.draining.is_none()) {
         return Ok(None);
     }
     let targets = targets(name, members);
-    match (next_buckets(name, &targets, policy), pins) {
-        (Some(buckets), _) => Ok(Some(buckets)),
-        (None, Pins::WhereNeeded) => Ok(next_tenants(name, &targets, policy)),
-        (None, Pins::Always) => next_owner(name, &targets, members, policy),
+    let may_take = |group: &GroupName, bucket| allowed(group, bucket, &targets, schema, members);
+    let next = match (next_buckets(name, policy, schema, may_take), pins) {
+        (Some(buckets), _) => Some(buckets),
+        (None, Pins::WhereNeeded) => next_tenants(name, &targets, policy),
+        (None, Pins::Always) => next_owner(name, &targets, members, policy)?,
+    };
+    let has_buckets = || policy.groups().any(|(_, ranges)| ranges.iter().any(|range| range.shard == *name));
+    if next.is_none() && !targets.is_empty() && has_buckets() {
+        let message = format!("shard {name} has buckets that no other shard of their region can take");
+        return Err(SqlError::new("53000", message).with_hint("isles shards add --region"));
     }
+    Ok(next)
 }
 
 /// Who takes what a shard that is being drained has.
@@ -202,17 +215,26 @@ fn next_owner(
     }
 }
 
-fn next_buckets(name: &ShardId, targets: &[ShardId], policy: &RoutingPolicy) -> Option<(Units, ShardId)> {
+fn next_buckets(
+    name: &ShardId,
+    policy: &RoutingPolicy,
+    schema: &Schema,
+    may_take: impl Fn(&GroupName, BucketId) -> Vec<ShardId>,
+) -> Option<(Units, ShardId)> {
     let has = |group: &GroupName, shard: &ShardId| {
         policy.owned(group, shard).map(|range| range.last.0 - range.first.0 + 1).sum::<u32>()
     };
     for (group, ranges) in policy.groups() {
         let Some(range) = ranges.iter().find(|range| range.shard == *name) else { continue };
-        let target = targets.iter().min_by_key(|target| has(group, target))?;
-        // What each gets if all get the same, but not more than is there in one run.
-        let all = ranges.iter().map(|range| range.last.0 - range.first.0 + 1).sum::<u32>();
+        let targets = may_take(group, range.first);
+        // Whoever could take it is being drained, too, or has gone: others go first.
+        let Some(target) = targets.iter().min_by_key(|target| has(group, target)) else { continue };
+        // What each gets if all get the same, but not more than is there in one run, and in one region.
+        let region = schema.regions_of(group).iter().find(|part| part.contains(range.first));
+        let all =
+            region.map_or_else(|| policy.buckets(group).map_or(0, |count| count.get()), RegionRange::bucket_count);
         let even = all.div_ceil(targets.len() as u32).saturating_sub(has(group, target)).max(1);
-        let last = range.last.0.min(range.first.0 + even - 1);
+        let last = range.last.0.min(range.first.0 + even - 1).min(region.map_or(u32::MAX, |part| part.last.0));
         let span = Span { first: range.first, last: BucketId(last) };
         return Some((Units::buckets(group.clone(), [span]), target.clone()));
     }
@@ -247,6 +269,7 @@ mod tests {
         let member = |n: usize| Member {
             name: shard(n),
             place: ShardPlace::Sqlite,
+            region: None,
             tenant: None,
             draining: (n == drained).then(|| Draining { to: to.iter().copied().map(shard).collect() }),
         };
@@ -257,7 +280,7 @@ mod tests {
     fn drained(mut policy: RoutingPolicy, members: &Members, from: usize) -> (RoutingPolicy, usize) {
         for orders in 0..1_000 {
             let pins = Pins::WhereNeeded;
-            let order = next(&shard(from), members, &policy, pins).expect("somebody takes it");
+            let order = next(&shard(from), members, &policy, &Schema::default(), pins).expect("somebody takes it");
             let Some((units, to)) = order else { return (policy, orders) };
             let change = units.rerouted(&shard(from), &to, &policy, pins);
             policy = policy.apply(&change).expect("an order can be carried out");

@@ -7,7 +7,7 @@ use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope};
 use isles_engine::shard::{Batch, DriverToken, Incoming, RowVersion, Scope};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Plan, Units};
-use isles_kernel::names::{BucketId, RoutingVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{BucketId, GroupName, RoutingVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Unit;
 use std::ops::RangeInclusive;
@@ -160,9 +160,14 @@ impl Lane {
         }
     }
 
+    /// The group of which both shards have rows that are not their own, while this goes on.
+    pub(super) fn crowded(&self) -> GroupName {
+        self.units.crowded(&self.policy()).clone()
+    }
+
     /// The fence that says whether the shard's tables hold rows that are not its own.
-    pub(super) fn strangers(&self, version: RoutingVersion, mode: FenceMode) -> Option<Fence> {
-        let group = self.units.group()?.clone();
-        Some(Fence { scope: FenceScope::Whole { group }, version, mode })
+    pub(super) fn strangers(&self, version: RoutingVersion, mode: FenceMode) -> Fence {
+        let group = self.crowded();
+        Fence { scope: FenceScope::Whole { group }, version, mode }
     }
 }

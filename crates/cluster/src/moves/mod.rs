@@ -51,7 +51,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Event, MoveError, Pins, Plan, Request, Units};
 use isles_kernel::names::{PlanId, ShardId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
-use isles_kernel::schema::{SchemaChange, Table, Unit};
+use isles_kernel::schema::{SchemaChange, Table, TableKind, Unit, every_tenant_group};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Stored, Unsaved};
@@ -225,7 +225,11 @@ impl Database {
     /// Rows of a table stay where they are while a global index over them is built (I-17).
     fn check_builds(&self, units: &Units, policy: &RoutingPolicy) -> Result<(), SqlError> {
         let (schema, building) = (self.schema(), self.indexes.building());
-        let concerned = |table: &&Table| table.group().is_some_and(|group| building.contains(group));
+        let group = |table: &Table| match table.kind {
+            TableKind::Tenant => Some(every_tenant_group()),
+            _ => table.group().cloned(),
+        };
+        let concerned = |table: &&Table| group(table).is_some_and(|group| building.contains(&group));
         match schema.tables.values().filter(concerned).find(|table| units.concerns(table, policy)) {
             None => Ok(()),
             Some(table) => {
@@ -279,6 +283,7 @@ impl Database {
         let schema = self.schema();
         let plan = Plan::new(id, request, &policy, &schema, now(self)).map_err(|error| error.for_people())?;
         self.check_owner(&plan, &policy)?;
+        self.check_region(&plan.units, &plan.target_shard)?;
         self.check_schema_of(&plan.target_shard).await?;
         Ok((plan, policy))
     }
@@ -360,9 +365,9 @@ impl Database {
     /// Goes on with the plans that are not done: the database has just been opened.
     pub(crate) async fn resume_moves(self: &Arc<Self>) -> Result<(), SqlError> {
         for (id, about) in store::active(self.catalog().as_ref()).await? {
-            if let Some(group) = about.units.group() {
-                [&about.source, &about.target].into_iter().for_each(|shard| self.note_strangers(shard, group));
-            }
+            let policy = self.routing.current();
+            let group = about.units.crowded(&policy);
+            [&about.source, &about.target].into_iter().for_each(|shard| self.note_strangers(shard, group));
             self.drive(&id);
         }
         Ok(())

@@ -53,12 +53,23 @@ impl Database {
             Weigh::Rows => Some(self.weigh_rows(&policy).await.map_err(|error| error.for_people())?),
             Weigh::Load => Some(self.weigh_load(&policy)),
         };
-        let shards = self.members().receiving();
-        let proposals = policy.groups().flat_map(|(group, _)| {
+        let (members, schema) = (self.members(), self.schema());
+        let shards = members.receiving();
+        let mut proposals = Vec::new();
+        for (group, _) in policy.groups() {
             let pieces = pieces(group, &policy, weights.as_ref());
-            balance(group, &pieces, &shards)
-        });
-        Ok(proposals.collect())
+            let regions = schema.regions_of(group);
+            if regions.is_empty() {
+                proposals.extend(balance(group, &pieces, &shards));
+            }
+            // What is kept in a region is evened out among the shards that are there.
+            for part in regions {
+                let is_there = |one: &&Weighed| matches!(one.piece, Piece::Bucket(bucket) if part.contains(bucket));
+                let pieces: Vec<Weighed> = pieces.iter().filter(is_there).cloned().collect();
+                proposals.extend(balance(group, &pieces, &members.receiving_in(&part.region)));
+            }
+        }
+        Ok(proposals)
     }
 
     async fn weigh_rows(&self, policy: &RoutingPolicy) -> Result<Weights, ShardError> {

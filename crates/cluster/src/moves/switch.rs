@@ -49,11 +49,22 @@ impl Lane {
         time: Duration,
     ) -> Result<(), Halt> {
         let mut fences = self.fences(shard, version, mode).await?;
+        // Of tenants both shards have been told before anything moved: here clients may wait.
         if let Some(group) = self.units.group() {
             self.database.note_strangers(shard.id(), group);
             fences.extend(self.new_strangers(shard).await?);
         }
         self.fence(shard, fences, time).await
+    }
+
+    /// Says that a shard has, or will have, tenants that are not its own: whoever reads all tenants must leave them out.
+    async fn crowd(&self, shard: &OpenShard) -> Result<(), Halt> {
+        if self.units.group().is_some() {
+            return Ok(());
+        }
+        self.database.note_strangers(shard.id(), &self.crowded());
+        let fences = self.new_strangers(shard).await?;
+        self.fence(shard, fences.into_iter().collect(), FENCE_TIME).await
     }
 }
 
@@ -63,7 +74,7 @@ impl Lane {
         let wanted = self.strangers(self.policy().version(), FenceMode::Closed);
         let known = shard.fences().await?;
         let is_closed = |wanted: &Fence| known.iter().any(|f| f.scope == wanted.scope && f.mode == FenceMode::Closed);
-        Ok(wanted.filter(|wanted| !is_closed(wanted)))
+        Ok(Some(wanted).filter(|wanted| !is_closed(wanted)))
     }
 }
 
@@ -74,7 +85,9 @@ pub(super) async fn prepare(lane: &Lane, plan: &Plan) -> Result<Event, Halt> {
     let policy = lane.database.routing.refresh().await?;
     {
         let _one_at_a_time = lane.database.moves.strangers.lock().await;
+        lane.crowd(&taker).await?;
         lane.fence_units(&taker, policy.version(), FenceMode::Closed, FENCE_TIME).await?;
+        lane.crowd(&giver).await?;
     }
     give_taker(lane).await?;
     clean::discard(lane, &taker).await?;

@@ -71,7 +71,8 @@ impl Session {
         Ok(Answer::Rows(Rows::new(fields, vec![row], "SELECT 1".into())))
     }
 
-    async fn computed(&mut self, exprs: &[Expr], params: &[Value]) -> Result<Vec<Value>> {
+    /// What expressions without columns come to.
+    pub(super) async fn computed(&mut self, exprs: &[Expr], params: &[Value]) -> Result<Vec<Value>> {
         let guard = self.hold_schema().await?;
         let knowledge = self.knowledge(&guard)?;
         evaluate::values(exprs, Inputs { params, known: &knowledge, env: &self.database.env })

@@ -117,6 +117,7 @@ mod tests {
             compiled: Compiled::Empty,
             beyond_tenant: None,
             tenant_use: crate::session::tenants::TenantUse::None,
+            system_use: None,
             edition: Edition::Committed(SchemaVersion(0)),
             setting_key: "".into(),
         }

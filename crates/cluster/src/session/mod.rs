@@ -19,9 +19,12 @@
 //!   * [`tenants`]   a session's tenant, and CREATE TENANT, ALTER TENANT, DROP TENANT, SHOW TENANTS
 //!   * [`moves`]     CREATE MOVE, ALTER MOVE, SHOW MOVES
 //!   * [`shards`]    CREATE SHARD, ALTER SHARD, DROP SHARD, SHOW REBALANCE
+//!   * [`placements`] isles.placement_…
 //!   * [`progress`]  what a long statement says while it runs
 //!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
 //!   * [`configure`] set_config
+//!   * [`call`]      procedures
+//!   * [`together`]  statements that stand or fall together
 //!   * [`copy`]      COPY
 //!
 //! Invariants (docs/invariants.md):
@@ -29,6 +32,7 @@
 //!     client is told
 //!   * I-22  a session reads its own writes: a commit is answered after its shards show it
 
+mod call;
 mod configure;
 mod copy;
 mod cursor;
@@ -36,6 +40,7 @@ mod indexes;
 pub(crate) mod known;
 mod migrations;
 mod moves;
+mod placements;
 pub(crate) mod plans;
 mod progress;
 pub mod rights;
@@ -44,12 +49,15 @@ pub(crate) mod settings;
 mod shards;
 pub(crate) mod statements;
 pub(crate) mod tenants;
+mod together;
 mod transact;
 mod utility;
 
+pub use call::{Procedure, Procedures};
 pub use copy::{CopyFormat, CopyIn, CopyOut};
 pub use plans::Prepared;
 pub use progress::Progress;
+pub use together::{Given, MAX_TOGETHER};
 
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
@@ -238,6 +246,8 @@ pub struct Session {
     trace: Option<Arc<Trace>>,
     /// What its role may do.
     rank: Rank,
+    /// It is the system's own, or a procedure runs in it.
+    is_system: bool,
     tenant_is_fixed: bool,
     /// In the tenant of its settings, or in one that it had before.
     seat: Option<Seat>,
@@ -279,6 +289,7 @@ impl Database {
             memory: Arc::default(),
             trace: None,
             rank: rank_of(&login.role),
+            is_system: false,
             tenant_is_fixed: false,
             seat: None,
             counted: 0,
@@ -413,6 +424,10 @@ impl Session {
             Compiled::Configure(targets) => {
                 let fields = prepared.fields.clone().unwrap_or_default();
                 Box::pin(self.configure(targets, fields, &params)).await
+            }
+            Compiled::Call(call) => {
+                let fields = prepared.fields.clone().unwrap_or_default();
+                Box::pin(self.call(call, fields, &params)).await
             }
             Compiled::Rows { .. } | Compiled::Explain(_) if self.must_say_level() || self.must_count(prepared) => {
                 Box::pin(self.rows_at_level(prepared, &params)).await

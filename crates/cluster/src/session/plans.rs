@@ -6,17 +6,19 @@
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
 use super::Fields;
-use super::settings::{DEFAULT_KIND, Settings};
+use super::settings::{DEFAULT_KIND, Settings, Tenant};
 use super::tenants::TenantUse;
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::SchemaVersion;
 use isles_kernel::schema::Schema;
+use isles_sql::bind::procedure::Call;
 use isles_sql::bind::utility::{DefaultKind, Utility};
 use isles_sql::bind::{self, BindContext, BoundStatement, Explain, Origin};
 use isles_sql::parse;
 use isles_sql::plan::{self, Plan, PlanContext};
+use isles_sql::reach::Use;
 use isles_sql::tree::{Expr, Field, Statement};
 use isles_sql::types::Oid;
 use std::collections::HashMap;
@@ -38,6 +40,8 @@ pub(crate) enum Compiled {
     Explain(Box<Explain>),
     /// The targets of a SELECT that calls `set_config`.
     Configure(Vec<Expr>),
+    /// A call of a procedure.
+    Call(Box<Call>),
     Utility(Box<Utility>),
     Empty,
     /// It could not be understood.
@@ -95,6 +99,8 @@ pub struct Prepared {
     pub(crate) beyond_tenant: Option<String>,
     /// What it does with tenant tables.
     pub(crate) tenant_use: TenantUse,
+    /// What it does with the system's own tables.
+    pub(crate) system_use: Option<Use>,
     /// What it was planned for.
     pub(crate) edition: Edition,
     pub(crate) setting_key: Arc<str>,
@@ -197,8 +203,10 @@ fn compile(
     let parsed = parse::parse_one(sql)?;
     let meaning = settings.meaning();
     let values = meaning.values(super::known::now(&*database.env))?;
+    let every = (meaning.tenant == Tenant::Every).then(|| planned.schema.of_every_tenant());
+    let procedures = database.procedures.load();
     let context = BindContext {
-        schema: planned.schema,
+        schema: every.as_ref().unwrap_or(planned.schema),
         search_path: &meaning.search_path,
         database: &database.name,
         settings: &values,
@@ -207,18 +215,17 @@ fn compile(
             _ => DefaultKind::Hash,
         },
         default_buckets: DEFAULT_BUCKETS,
+        procedures: &procedures.signatures,
     };
     let bound = bind::bind(&parsed, &context, params)?;
-    let beyond_tenant = match &bound.statement {
-        BoundStatement::Rows(statement) => super::rights::beyond_tenant(statement),
-        BoundStatement::Explain(explain) => super::rights::beyond_tenant(&explain.statement),
-        BoundStatement::Other(_) | BoundStatement::Empty => None,
+    let of_rows = match &bound.statement {
+        BoundStatement::Rows(statement) => Some(&**statement),
+        BoundStatement::Explain(explain) => Some(&explain.statement),
+        BoundStatement::Call(_) | BoundStatement::Other(_) | BoundStatement::Empty => None,
     };
-    let tenant_use = match &bound.statement {
-        BoundStatement::Rows(statement) => super::rights::tenant_use(statement),
-        BoundStatement::Explain(explain) => super::rights::tenant_use(&explain.statement),
-        BoundStatement::Other(_) | BoundStatement::Empty => TenantUse::None,
-    };
+    let beyond_tenant = of_rows.and_then(super::rights::beyond_tenant);
+    let tenant_use = of_rows.map_or(TenantUse::None, super::rights::tenant_use);
+    let system_use = of_rows.and_then(super::rights::system_use);
     let (compiled, fields) = match bound.statement {
         BoundStatement::Rows(statement) if let Some(targets) = super::configure::targets(&statement)? => {
             (Compiled::Configure(targets), fields_of(&statement))
@@ -230,6 +237,10 @@ fn compile(
             (Compiled::Rows { plan: Box::new(plan), kind }, fields)
         }
         BoundStatement::Explain(explain) => (Compiled::Explain(explain), Some(vec![text_field("QUERY PLAN")])),
+        BoundStatement::Call(call) => {
+            let fields = call.columns.clone();
+            (Compiled::Call(call), Some(fields))
+        }
         BoundStatement::Other(utility) => {
             let fields = super::utility::fields(&utility);
             (Compiled::Utility(utility), fields)
@@ -244,6 +255,7 @@ fn compile(
         compiled,
         beyond_tenant,
         tenant_use,
+        system_use,
         edition: planned.edition,
         setting_key: meaning.plan_key.clone(),
     })

@@ -16,6 +16,7 @@ use crate::database::Strategy;
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
+use isles_sql::bind::procedure::SYSTEM_NAMESPACE;
 use isles_sql::text;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -35,6 +36,9 @@ pub(crate) const SERVER_VERSION_NUM: &str = "150012";
 
 pub(crate) use crate::roles::{TENANT, TENANT_LOCKED};
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
+/// Whose rows of tenant tables statements read: the session's tenant's, or those of all, which an administrator may.
+pub(crate) const TENANT_SCOPE: &str = "isles.tenant_scope";
+const SCOPE_ALL: &str = "all";
 /// How the database keeps tenants apart.
 const STRATEGY: &str = "isles.strategy";
 /// The kind of tables that are made without one.
@@ -121,6 +125,7 @@ const KNOWN: &[Known] = &[
     known(STRATEGY, Kind::Fixed, "row"),
     known(TENANT, Kind::Tenant, ""),
     known(TENANT_LOCKED, Kind::Fixed, "off"),
+    known(TENANT_SCOPE, Kind::Word(&["own", SCOPE_ALL]), "own"),
     known("jit", Kind::Bool, "off"),
     known("lc_collate", Kind::Fixed, "C"),
     known("lc_ctype", Kind::Fixed, "C"),
@@ -196,6 +201,8 @@ pub(crate) enum Tenant {
     /// The null tenant, chosen on purpose.
     None,
     Name(TenantId),
+    /// All of them, to be read: an administrator has asked for it.
+    Every,
 }
 
 fn find(name: &str) -> Option<&'static Known> {
@@ -244,11 +251,14 @@ impl Meaning {
         // Zero is none.
         let time = |name: &str| raw(name).parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
         let search_path = search_path(raw("search_path"), raw("session_authorization"));
-        let planned = ["timezone", "datestyle", "intervalstyle", DEFAULT_KIND];
+        let planned = ["timezone", "datestyle", "intervalstyle", DEFAULT_KIND, TENANT_SCOPE];
         Meaning {
             plan_key: format!("{}\n{}", planned.map(raw).join("\n"), search_path.join("\n")).into(),
             search_path,
-            tenant: tenant(raw(TENANT), raw(NULL_TENANT) == "on"),
+            tenant: match raw(TENANT_SCOPE) {
+                SCOPE_ALL => Tenant::Every,
+                _ => tenant(raw(TENANT), raw(NULL_TENANT) == "on"),
+            },
             statement_timeout: time("statement_timeout"),
             lock_timeout: time("lock_timeout"),
             idle_timeout: time("idle_in_transaction_session_timeout"),
@@ -280,8 +290,12 @@ fn search_path(path: &str, user: &str) -> Vec<String> {
         }
     }
     names.push(name);
-    let own = |name: String| if name == "$user" { user.to_string() } else { name };
-    names.into_iter().filter(|name| !name.is_empty()).map(own).collect()
+    // The first role of a database is called as the system's schema is; what it creates is its own.
+    let own = |name: String| match name == "$user" {
+        true => Some(user).filter(|user| *user != SYSTEM_NAMESPACE).map(str::to_string),
+        false => Some(name),
+    };
+    names.into_iter().filter(|name| !name.is_empty()).filter_map(own).collect()
 }
 
 fn tenant(name: &str, null: bool) -> Tenant {
@@ -424,13 +438,33 @@ impl Settings {
             return Err(SqlError::new("54000", format!("a setting has at most {MAX_VALUE_BYTES} bytes")));
         }
         match find(name) {
-            Some(known) => check(known, value),
+            Some(known) => {
+                let value = check(known, value)?;
+                self.check_scope(name, &value)?;
+                Ok(value)
+            }
             None if !name.contains('.') => Err(unrecognized(name)),
             None if name.starts_with("isles.") => Err(unrecognized(name)),
             None if self.current.texts.len() >= KNOWN.len() + MAX_CUSTOM && !self.current.texts.contains_key(name) => {
                 Err(SqlError::new("54000", format!("a session has at most {MAX_CUSTOM} settings of its own")))
             }
             None => Ok(value.to_string()),
+        }
+    }
+
+    /// Whoever sets it, and however: a role's own settings and a connection's options come this way, too (I-41).
+    fn check_scope(&self, name: &str, value: &str) -> Result<()> {
+        if name != TENANT_SCOPE || value != SCOPE_ALL {
+            return Ok(());
+        }
+        if self.raw("is_superuser") != Some("on") {
+            let error = SqlError::new("42501", "permission denied to read the rows of all tenants");
+            return Err(error.with_hint("a role that is an administrator may"));
+        }
+        match self.raw(STRATEGY) == Some(Strategy::Row.name()) {
+            true => Ok(()),
+            false => Err(SqlError::unsupported("each tenant has a shard of its own, and nothing reads all of them")
+                .with_hint("set isles.tenant, and ask for each")),
         }
     }
 

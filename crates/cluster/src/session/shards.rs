@@ -29,16 +29,21 @@ impl Session {
         }
         let tag = statement.command_tag();
         let rows = match statement {
-            ShardStatement::Create { name, url } => {
+            ShardStatement::Create { name, url, region } => {
                 let place = match url {
                     Some(url) => ShardPlace::Postgres { url: url.clone() },
                     None => ShardPlace::Sqlite,
                 };
-                let name = self.database.add_shard(NewShard { name: name.clone(), place }).await?;
+                let name =
+                    self.database.add_shard(NewShard { name: name.clone(), place, region: region.clone() }).await?;
                 vec![vec![Value::text(name.as_str())]]
             }
             ShardStatement::Drain { name, to } => {
                 self.database.drain_shard(name, to.clone()).await?;
+                return Ok(Answer::Done { tag: tag.into() });
+            }
+            ShardStatement::Locate { name, region } => {
+                self.database.locate_shard(name, region).await?;
                 return Ok(Answer::Done { tag: tag.into() });
             }
             ShardStatement::Resume { name } => {

@@ -43,7 +43,7 @@ const MAX_DROP_TIME: Duration = Duration::from_secs(24 * 3_600);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a statement does with tenant tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TenantUse {
     None,
     /// It reads or deletes.
@@ -59,7 +59,7 @@ impl Session {
             return Ok(());
         }
         let name = match &self.settings.meaning().tenant {
-            Tenant::Unset => {
+            Tenant::Unset | Tenant::Every => {
                 self.seat = None;
                 return Ok(());
             }
@@ -81,7 +81,7 @@ impl Session {
     pub(super) fn seated(&self) -> Option<&Arc<Entry>> {
         let entry = self.seat.as_ref()?.entry();
         match &self.settings.meaning().tenant {
-            Tenant::Unset => None,
+            Tenant::Unset | Tenant::Every => None,
             Tenant::None => entry.name.is_none().then_some(entry),
             Tenant::Name(name) => (entry.name.as_ref() == Some(name)).then_some(entry),
         }
@@ -166,7 +166,7 @@ impl Session {
     pub(super) fn count(&mut self, prepared: &Prepared, answer: &Result<Answer>, began: Duration) {
         let rows = std::mem::take(&mut self.counted);
         let counts = match &prepared.compiled {
-            Compiled::Rows { .. } | Compiled::Explain(_) | Compiled::Configure(_) => true,
+            Compiled::Rows { .. } | Compiled::Explain(_) | Compiled::Configure(_) | Compiled::Call(_) => true,
             Compiled::Utility(utility) => matches!(
                 **utility,
                 Utility::Copy(_) | Utility::Execute { .. } | Utility::DeclareCursor(_) | Utility::Truncate { .. }
@@ -176,14 +176,15 @@ impl Session {
         if !counts {
             return;
         }
+        self.add_work(1, u64::from(answer.is_err()), rows, began);
+    }
+
+    /// Adds what was done since `began` to what is known of its tenant.
+    pub(super) fn add_work(&self, statements: u64, errors: u64, rows: u64, began: Duration) {
         let Some(entry) = self.seated() else { return };
         let took = self.database.env.elapsed().saturating_sub(began);
-        entry.add(TenantWork {
-            statements: 1,
-            errors: u64::from(answer.is_err()),
-            rows,
-            micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        });
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        entry.add(TenantWork { statements, errors, rows, micros });
     }
 
     pub(super) async fn tenant(&mut self, statement: &TenantStatement, utility: &Utility) -> Result<Answer> {

@@ -3,7 +3,7 @@
 use super::cursor::{Cursor, MAX_CURSORS};
 use super::plans::{self, Compiled, Planned, Prepared, number_field, text_field};
 use super::rights::Rank;
-use super::settings::{NULL_TENANT, TENANT};
+use super::settings::{NULL_TENANT, TENANT, TENANT_SCOPE};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
 use crate::database::schema::Change;
@@ -44,6 +44,7 @@ pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
             number_field("commits"),
             number_field("buckets"),
             number_field("pinned_tenants"),
+            text_field("region"),
         ]),
         Utility::ShowIsles(ShowIsles::Tables) => texts(&["table", "kind", "group", "shard_by", "buckets"]),
         Utility::ShowIsles(ShowIsles::Routes) => {
@@ -184,7 +185,7 @@ impl Session {
         }
         self.check_tenant_may_change(name).await?;
         // Whoever is beyond a tenant's quota keeps the one it had.
-        if [TENANT, NULL_TENANT].contains(&name) {
+        if [TENANT, NULL_TENANT, TENANT_SCOPE].contains(&name) {
             let before = self.settings.clone();
             self.set_value(name, value, local).await?;
             return self.sit().inspect_err(|_| self.settings = before);
@@ -222,7 +223,7 @@ impl Session {
 
     /// A change of the tenant within a transaction would let one transaction write for two.
     async fn check_tenant_may_change(&self, name: &str) -> Result<()> {
-        if [TENANT, NULL_TENANT].contains(&name) && self.has_begun().await {
+        if [TENANT, NULL_TENANT, TENANT_SCOPE].contains(&name) && self.has_begun().await {
             return Err(SqlError::new("25001", "the tenant must be set before the transaction's first statement"));
         }
         Ok(())
@@ -276,6 +277,7 @@ impl Session {
                 number(stats.commits),
                 number(owned.buckets),
                 number(owned.pinned_tenants),
+                member.region.as_ref().map_or(Value::Null, |region| Value::text(region.as_str())),
             ]);
         }
         Ok(rows)
@@ -615,7 +617,7 @@ fn isolation_of(value: &str) -> Option<isles_sql::bind::utility::IsolationLevel>
 fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
     let row = |table: &isles_kernel::schema::Table| {
         let (kind, group, shard_by, buckets) = match &table.kind {
-            TableKind::Hash { group, shard_by, buckets } => (
+            TableKind::Hash { group, shard_by, buckets, .. } => (
                 "hash",
                 Value::text(group.as_str()),
                 Value::Text(shard_by.join(", ")),

@@ -1,12 +1,15 @@
 //! Sessions that try to see what is not theirs.
 
 use crate::harness::{Client, Db};
+use isles_cluster::roles::Role;
 use isles_cluster::session::{Answer, Status};
 use isles_kernel::error::SqlError;
 use isles_sim::rng::Rng;
 use isles_sim::sqlgen::{Column, Generator, Kind, Table, Ty};
 use isles_sql::planted::Bug;
 use isles_sql::text;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the victim's values look like when they are printed, in lower case. No other value does.
 const CANARIES: [&str; 5] = ["canary", "yranac", "770077", "7707-07-07", "7707 years"];
@@ -140,15 +143,20 @@ impl Intrusion {
         let each = statements.div_ceil(Guise::ALL.len() as u64);
         let intruders = Guise::ALL.map(|guise| {
             let generator = self.generator.beside(self.seed * 10 + guise as u64);
-            let (mut client, rng) = (db.client(), Rng::new(self.seed * 77 + guise as u64));
+            let client = db.client_as(Role::default(), &[]).expect("an owner's session");
+            let (mut client, rng) = (client, Rng::new(self.seed * 77 + guise as u64));
             tokio::spawn(async move {
                 client.run(guise.settings()).await;
                 Intruder { guise, client, generator, rng, found: Found::default() }.intrude(each).await
             })
         });
+        let ends = Arc::new(AtomicBool::new(false));
+        let administrator = tokio::spawn(administrate(db.client(), self.generator.tables().to_vec(), ends.clone()));
         for intruder in intruders {
             found.add(intruder.await.expect("an intruder comes back"));
         }
+        ends.store(true, Ordering::SeqCst);
+        assert!(administrator.await.expect("the administrator comes back") > 0, "who may see canaries sees none");
         let mut client = db.client();
         client.run("SET isles.tenant = 'victim'").await;
         if belongings(&mut client, self.generator.tables()).await != self.before {
@@ -156,6 +164,29 @@ impl Intrusion {
         }
         found
     }
+}
+
+/// Reads all tenants, meanwhile, by texts that the intruders use as well: nothing that is kept of them, in plans or on the
+/// shards' connections, is for anyone else. Returns how many answers had canaries.
+async fn administrate(mut client: Client, tables: Vec<Table>, ends: Arc<AtomicBool>) -> u64 {
+    client.run("SET isles.tenant_scope = 'all'").await;
+    let mut seen = 0;
+    while !ends.load(Ordering::SeqCst) {
+        for name in tables.iter().filter(|table| table.kind == Kind::Tenant).map(|table| &table.name) {
+            for sql in [
+                format!("SELECT * FROM {name} UNION ALL SELECT * FROM {name}"),
+                format!("SELECT (SELECT max(c1) FROM {name}), array(SELECT c0 FROM {name})"),
+                format!("SELECT a.* FROM {name} a FULL JOIN {name} b ON a.k = b.k"),
+                format!("SELECT * FROM {name} WHERE _tenant = 'victim'"),
+            ] {
+                // What is asked while others write may have to be asked again.
+                if let Ok(rows) = client.try_run(&sql).await {
+                    seen += u64::from(rows.iter().any(|row| is_canary(row)));
+                }
+            }
+        }
+    }
+    seen
 }
 
 struct Intruder {
@@ -211,6 +242,9 @@ impl Intruder {
             16 => format!("SELECT row_to_json(a) FROM {name} a"),
             17 => format!("SELECT c1, _tenant, _shard FROM {name}"),
             18 => format!("INSERT INTO {name} SELECT * FROM {name} ON CONFLICT DO NOTHING RETURNING *"),
+            19 => "SET isles.tenant_scope = 'all'".into(),
+            20 => format!("SELECT set_config('isles.tenant_scope', 'all', {}), 1", victim.is_multiple_of(2)),
+            21 => format!("SELECT count(*) FROM {name} WHERE set_config('isles.tenant_scope', 'all', true) = 'all'"),
             _ => plain,
         }
     }

@@ -3,6 +3,8 @@
 //!     victim    ── rows whose every value is a canary ──► shard
 //!     intruders ── generated statements, as another tenant, as the null tenant, and as nobody ──► no canary comes back
 //!
+//! The intruders are no administrators, and try to be taken for one: an administrator may read all tenants, and does.
+//!
 //! There are two fences: planning puts the tenant into every statement and proves that it is there, and the shard shows and
 //! changes the rows of one tenant. The statements run with both, and with each one alone. With neither they find canaries,
 //! which shows that they would.

@@ -49,12 +49,16 @@ fn key_of(email: &str) -> IndexKey {
 
 /// Changes an entry as damage would: it counts so many rows more, or fewer.
 async fn damage(db: &Db, email: &str, bucket: BucketId, rows: i64) {
+    damage_entry(db, INDEX, email, bucket, rows).await;
+}
+
+pub(crate) async fn damage_entry(db: &Db, index: &str, email: &str, bucket: BucketId, rows: i64) {
     let key = key_of(email);
     let entry_bucket = BucketId(key.entry_bucket(ENTRY_BUCKETS));
     let routing = db.database.current_routing();
     let owner = routing.shard_of_bucket(&entry_group(), entry_bucket).unwrap();
     let part = EntryPart {
-        table: db.database.entries_of_index(INDEX).unwrap(),
+        table: db.database.entries_of_index(index).unwrap(),
         bucket: entry_bucket,
         progress: None,
         deltas: vec![EntryDelta { key: key.0, bucket, rows }],

@@ -11,7 +11,7 @@ pub(crate) fn work(db: &Db) -> Vec<(ShardId, u64)> {
 }
 
 /// How many shards were asked meanwhile.
-fn asked(before: &[(ShardId, u64)], after: &[(ShardId, u64)]) -> usize {
+pub(crate) fn asked(before: &[(ShardId, u64)], after: &[(ShardId, u64)]) -> usize {
     before.iter().zip(after).filter(|(before, after)| before.1 != after.1).count()
 }
 
@@ -215,7 +215,7 @@ pub(crate) async fn shards_come_and_go(db: World) {
     assert!(client.run("VERIFY INDEX users_email").await[0].ends_with("|0|0|0"));
 }
 
-async fn wait_for_phase(client: &mut Client, plan: &str, wanted: &str) {
+pub(crate) async fn wait_for_phase(client: &mut Client, plan: &str, wanted: &str) {
     loop {
         let phase = client.run(&format!("SHOW MOVE {plan}")).await[0].split('|').nth(4).unwrap().to_string();
         if phase == wanted {
@@ -226,7 +226,7 @@ async fn wait_for_phase(client: &mut Client, plan: &str, wanted: &str) {
     }
 }
 
-async fn plan_of(client: &mut Client, order: &str) -> String {
+pub(crate) async fn plan_of(client: &mut Client, order: &str) -> String {
     client.run(order).await[0].split('|').next().unwrap().to_string()
 }
 

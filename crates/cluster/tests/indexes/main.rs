@@ -11,6 +11,7 @@ mod failures;
 mod harness;
 mod jobs;
 mod leading;
+mod tenants;
 mod unique;
 
 use harness::Db;
@@ -126,6 +127,14 @@ mod runs {
         a_batch_is_confirmed_by_the_rows,
         indexes_are_compared_now_and_then,
         nobody_waits_for_a_comparison,
+    }
+    on_both_engines! {
+        tenants:
+        an_index_over_all_tenants_leads_administrators,
+        an_index_over_all_tenants_follows_what_tenants_write,
+        an_index_over_all_tenants_outlives_moves_and_tenants,
+        an_index_over_all_tenants_is_compared_and_repaired,
+        a_unique_index_over_all_tenants_is_refused,
     }
     on_both_engines! {
         unique:

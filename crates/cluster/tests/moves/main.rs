@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod every;
 #[path = "../session/harness.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod harness;
@@ -126,6 +127,12 @@ between_engines! {
     a_hot_row_does_not_keep_a_move_from_its_end,
     copied_rows_are_no_changes,
     a_row_whose_bucket_changes_is_there_once,
+}
+
+between_engines! {
+    every in all_of_every:
+    all_tenants_are_read_once_at_every_stage,
+    all_tenants_are_read_once_while_one_goes_to_and_fro,
 }
 
 between_engines! {

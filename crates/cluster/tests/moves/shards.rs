@@ -27,7 +27,7 @@ async fn place(world: &World) -> ShardPlace {
 
 pub(crate) async fn add(world: &World) -> ShardId {
     let place = place(world).await;
-    world.database().add_shard(NewShard { name: None, place }).await.unwrap()
+    world.database().add_shard(NewShard { name: None, place, region: None }).await.unwrap()
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -162,7 +162,7 @@ pub(crate) async fn a_shard_is_drained_and_goes(world: World) {
     assert_eq!(client.run("SELECT count(*), sum(n) FROM users").await, [format!("400|{counted}")]);
     assert_eq!(world.rows_of(&pinned).await, before);
     let place = place(&world).await;
-    let again = NewShard { name: Some(shard(1)), place };
+    let again = NewShard { name: Some(shard(1)), place, region: None };
     assert_eq!(world.database().add_shard(again).await.unwrap_err().sqlstate, "42710");
     drop((client, tenant));
     let world = world.restart().await;
@@ -373,15 +373,15 @@ pub(crate) async fn shards_that_cannot_come_or_go(world: World) {
     }
     let served = database.remove_shard(&shard(1)).await.unwrap_err();
     assert!(served.message.contains("serves") && served.hint.is_some(), "{served:?}");
-    let taken = NewShard { name: Some(shard(1)), place: ShardPlace::Sqlite };
+    let taken = NewShard { name: Some(shard(1)), place: ShardPlace::Sqlite, region: None };
     assert_eq!(database.add_shard(taken).await.unwrap_err().sqlstate, "42710");
     if let ShardPlace::Postgres { url } = &world.config.shards[1] {
-        let twice = NewShard { name: None, place: ShardPlace::Postgres { url: url.clone() } };
+        let twice = NewShard { name: None, place: ShardPlace::Postgres { url: url.clone() }, region: None };
         let refused = database.add_shard(twice).await.unwrap_err();
         assert!(refused.message.contains("not empty"), "{refused:?}");
     }
     let gone = ShardPlace::Postgres { url: "postgres://nobody:secret@127.0.0.1:1/none".into() };
-    let refused = database.add_shard(NewShard { name: None, place: gone }).await.unwrap_err();
+    let refused = database.add_shard(NewShard { name: None, place: gone, region: None }).await.unwrap_err();
     assert!(refused.sqlstate == "08006" && !refused.message.contains("secret"), "{refused:?}");
     assert_eq!(database.shard_names().len(), 2);
     let mut client = world.db.client();

@@ -2,26 +2,29 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod every;
 mod explain;
 mod harness;
 mod postgres;
+mod procedures;
 mod schema;
 mod statements;
 mod strangers;
 mod strategy;
 mod tenancy;
 mod tenants;
+mod together;
 mod transactions;
 mod worlds;
 
-/// Runs tests of tenants over two SQLite files, and over two PostgreSQL databases. One that is not listed is never run,
+/// Runs tests over two SQLite files, and over two PostgreSQL databases. One that is not listed is never run,
 /// and the compiler says so.
 macro_rules! on_both_engines {
-    ($($test:ident,)*) => {
+    ($($module:ident::$test:ident,)*) => {
         mod over_sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
-                crate::tenants::$test(crate::harness::Db::sqlite(2).await).await;
+                crate::$module::$test(crate::harness::Db::sqlite(2).await).await;
             })*
         }
         mod over_postgres {
@@ -29,22 +32,31 @@ macro_rules! on_both_engines {
             async fn $test() {
                 let urls = || [(); 2].map(|()| isles_sim::pgserver::shared().create_database());
                 let urls = tokio::task::spawn_blocking(urls).await.unwrap();
-                crate::tenants::$test(crate::harness::Db::postgres(urls.into()).await).await;
+                crate::$module::$test(crate::harness::Db::postgres(urls.into()).await).await;
             })*
         }
     };
 }
 
 on_both_engines! {
-    tenants_are_those_created_and_those_with_rows,
-    quotas_are_set_and_reset,
-    a_tenant_is_dropped_with_its_rows_and_no_others,
-    rows_that_refer_to_their_own_table_are_dropped,
-    a_tenant_has_as_many_sessions_as_may,
-    a_statement_returns_as_many_rows_as_may,
-    a_write_of_too_many_rows_returned_is_undone,
-    a_statement_takes_as_long_as_may,
-    a_tenant_stores_as_much_as_may,
-    a_drop_waits_for_transactions_and_can_be_given_up,
-    roles_manage_and_see_what_is_theirs,
+    tenants::tenants_are_those_created_and_those_with_rows,
+    tenants::quotas_are_set_and_reset,
+    tenants::a_tenant_is_dropped_with_its_rows_and_no_others,
+    tenants::rows_that_refer_to_their_own_table_are_dropped,
+    tenants::a_tenant_has_as_many_sessions_as_may,
+    tenants::a_statement_returns_as_many_rows_as_may,
+    tenants::a_write_of_too_many_rows_returned_is_undone,
+    tenants::a_statement_takes_as_long_as_may,
+    tenants::a_tenant_stores_as_much_as_may,
+    tenants::a_drop_waits_for_transactions_and_can_be_given_up,
+    tenants::roles_manage_and_see_what_is_theirs,
+    together::what_comes_to_one_shard_is_one_commit,
+    together::one_that_fails_takes_all_with_it,
+    together::within_a_transaction_they_are_part_of_it,
+    together::those_who_contend_over_shards_all_come_through,
+    together::too_many_and_too_few_are_refused,
+    procedures::a_procedure_works_in_its_callers_transaction,
+    procedures::a_procedure_is_called_as_it_says,
+    procedures::the_systems_schema_is_the_systems,
+    procedures::what_a_role_called_isles_creates_is_not_the_systems,
 }

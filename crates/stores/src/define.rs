@@ -1,0 +1,220 @@
+//! Stores in the catalog.
+//!
+//! ```text
+//! store/{name}    a store, as it is written
+//! ```
+//!
+//! All of them are in memory. A change by another process is seen when a store is asked for that is not known here, and
+//! when this process changes one.
+
+use super::spec::{LegacyPrefix, StoreConfig, StoreSpec};
+use super::{Result, Stores, identity, tables};
+use isles_cluster::catalog::{CatalogError, Key, Transaction};
+use isles_cluster::database::catalog_error;
+use isles_kernel::error::SqlError;
+use isles_kernel::id::MAX_GENERATION;
+use isles_kernel::names::TenantId;
+use isles_kernel::placement::{DEFAULT_GROUP, TypeName};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Stores of a database. All of them are in memory, and each is a label in the metrics.
+pub const MAX_STORES: usize = 256;
+
+const PREFIX: &str = "store/";
+/// The tenant whose placement those have who have none.
+const DEFAULT_TENANT: &str = "default";
+
+/// What can be changed of a store. What is None stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Alteration {
+    /// Ids that carry the prefix of before are still read.
+    pub prefix: Option<String>,
+    pub ttl_ms: Option<u64>,
+    pub cap_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
+}
+
+fn key_of(name: &TypeName) -> Result<Key> {
+    Key::new(format!("{PREFIX}{name}")).map_err(catalog_error)
+}
+
+fn unknown(name: &str) -> SqlError {
+    SqlError::new("42704", format!("store \"{name}\" does not exist"))
+        .with_hint("SELECT * FROM isles.stores() lists them")
+}
+
+impl Stores {
+    /// Reads what there is, when the database is opened.
+    pub(super) async fn learn(&self) -> Result<()> {
+        self.learn_stores().await?;
+        if !self.shared.specs.load().is_empty() {
+            self.learn_tables().await?;
+        }
+        Ok(())
+    }
+
+    async fn learn_stores(&self) -> Result<()> {
+        let page = self.database().catalog().list(PREFIX, None, MAX_STORES).await.map_err(catalog_error)?;
+        let mut specs = BTreeMap::new();
+        for record in page.records {
+            let config: StoreConfig = record.json().map_err(catalog_error)?;
+            let spec = StoreSpec::check(config)?;
+            specs.insert(spec.name.clone(), Arc::new(spec));
+        }
+        self.shared.specs.store(Arc::new(specs));
+        Ok(())
+    }
+
+    /// In order of name.
+    pub fn list(&self) -> Vec<Arc<StoreSpec>> {
+        self.shared.specs.load().values().cloned().collect()
+    }
+
+    /// The store of a name.
+    pub(super) async fn spec(&self, name: &str) -> Result<Arc<StoreSpec>> {
+        let Ok(wanted) = TypeName::new(name) else { return Err(unknown(name)) };
+        if let Some(spec) = self.shared.specs.load().get(&wanted) {
+            return Ok(spec.clone());
+        }
+        // Another process may have made it.
+        self.learn_stores().await?;
+        self.learn_tables().await?;
+        self.shared.specs.load().get(&wanted).cloned().ok_or_else(|| unknown(name))
+    }
+
+    pub async fn create(&self, config: StoreConfig) -> Result<Arc<StoreSpec>> {
+        let spec = Arc::new(StoreSpec::check(config)?);
+        self.learn_stores().await?;
+        let specs = self.shared.specs.load_full();
+        if specs.contains_key(&spec.name) {
+            return Err(SqlError::new("42710", format!("store \"{}\" already exists", spec.name)));
+        }
+        if specs.len() >= MAX_STORES {
+            return Err(SqlError::new("54000", format!("a database has at most {MAX_STORES} stores")));
+        }
+        self.check_place(&spec)?;
+        if let Some(why) = specs.values().find_map(|other| spec.conflict_with(other)) {
+            return Err(SqlError::new("42710", why));
+        }
+        self.ensure_tables(&spec).await?;
+        let key = key_of(&spec.name)?;
+        let commit = Transaction::new().when_as_read(&key, None).put_json(key, spec.config()).map_err(catalog_error)?;
+        match self.database().catalog().commit(commit).await {
+            Ok(_) => {}
+            Err(CatalogError::Conflict { .. }) => {
+                return Err(SqlError::new("42710", format!("store \"{}\" already exists", spec.name)));
+            }
+            Err(error) => return Err(catalog_error(error)),
+        }
+        self.learn_stores().await?;
+        Ok(spec)
+    }
+
+    /// A singleton's name is a singleton's, a built-in prefix its type's, and a group must be somewhere.
+    fn check_place(&self, spec: &StoreSpec) -> Result<()> {
+        let placement = self.placement(&default_tenant()?)?;
+        let registry = placement.registry();
+        if registry.is_singleton(spec.name.as_str()) && !spec.is_singleton() {
+            return Err(SqlError::new("42P17", format!("{} is a singleton and can never be sharded", spec.name)));
+        }
+        for prefix in spec.prefixes() {
+            if let Some(owner) = registry.by_prefix(prefix).filter(|owner| owner.name != spec.name) {
+                return Err(SqlError::new("42710", format!("prefix {prefix} belongs to type {}", owner.name)));
+            }
+        }
+        let Some(group) = &spec.group else { return Ok(()) };
+        let map = placement.current();
+        let is_there = |name: &str| map.groups().iter().any(|known| known.group().as_str() == name);
+        if map.group_of(&spec.name).is_some() || is_there(group.as_str()) || is_there(DEFAULT_GROUP) {
+            return Ok(());
+        }
+        let groups: BTreeSet<&str> = map.groups().iter().map(|group| group.group().as_str()).collect();
+        let hint = format!("the placement has {}", groups.into_iter().collect::<Vec<_>>().join(", "));
+        Err(SqlError::new("42704", format!("group \"{group}\" does not exist")).with_hint(hint))
+    }
+
+    /// The tables of every region that the default placement has. Those of others are made when they are met.
+    async fn ensure_tables(&self, spec: &StoreSpec) -> Result<()> {
+        if spec.is_singleton() {
+            return self.ensure_table(tables::GLOBAL, false).await;
+        }
+        for region in self.regions(&default_tenant()?)? {
+            self.ensure_table(&region, spec.has_alias).await?;
+        }
+        Ok(())
+    }
+
+    /// Every region in which a tenant may have records.
+    pub(super) fn regions(&self, tenant: &TenantId) -> Result<BTreeSet<String>> {
+        let placement = self.placement(tenant)?;
+        let ranges = placement.generations().flat_map(|map| map.groups()).flat_map(|group| group.ranges());
+        Ok(ranges.map(|range| range.region.to_string()).collect())
+    }
+
+    pub async fn alter(&self, name: &str, change: Alteration) -> Result<Arc<StoreSpec>> {
+        let spec = self.spec(name).await?;
+        let key = key_of(&spec.name)?;
+        let read = self.database().catalog().get(&key).await.map_err(catalog_error)?.value;
+        let Some(record) = read else { return Err(unknown(name)) };
+        let mut config: StoreConfig = record.json().map_err(catalog_error)?;
+        if let Some(prefix) = change.prefix.filter(|prefix| *prefix != config.prefix) {
+            // A prefix that is taken up again is no longer an old one.
+            config.legacy.retain(|old| old.prefix != prefix);
+            // Tenants change their generations one by one, so no number is the last for all of them. An id that was never
+            // made leads to no record, whatever its generation: the prefix is part of the record's key.
+            let before = std::mem::replace(&mut config.prefix, prefix);
+            config.legacy.push(LegacyPrefix { prefix: before, until: MAX_GENERATION });
+        }
+        config.ttl_ms = change.ttl_ms.unwrap_or(config.ttl_ms);
+        config.cap_ms = change.cap_ms.or(config.cap_ms);
+        config.grace_ms = change.grace_ms.unwrap_or(config.grace_ms);
+        let altered = Arc::new(StoreSpec::check(config)?);
+        let specs = self.shared.specs.load_full();
+        let others = specs.values().filter(|other| other.name != altered.name);
+        if let Some(why) = others.filter_map(|other| altered.conflict_with(other)).next() {
+            return Err(SqlError::new("42710", why));
+        }
+        let commit =
+            Transaction::new().when(record.unchanged()).put_json(key, altered.config()).map_err(catalog_error)?;
+        self.database().catalog().commit(commit).await.map_err(catalog_error)?;
+        self.learn_stores().await?;
+        Ok(altered)
+    }
+
+    /// Forgets a store without live records: they would come back with the next store of this name.
+    pub async fn drop_store(&self, name: &str) -> Result<()> {
+        let spec = self.spec(name).await?;
+        let live = self.desk()?.count_all(&spec).await?;
+        if live > 0 {
+            return Err(SqlError::new("2BP01", format!("store \"{name}\" has {live} records"))
+                .with_hint("revoke and delete them, or wait until they expire"));
+        }
+        let commit = Transaction::new().delete(key_of(&spec.name)?);
+        self.database().catalog().commit(commit).await.map_err(catalog_error)?;
+        self.learn_stores().await
+    }
+
+    /// Creates the stores of a preset that are not there. Returns the names of those that it made.
+    pub async fn create_preset(&self, name: &str) -> Result<Vec<String>> {
+        if name != "identity" {
+            return Err(
+                SqlError::new("42704", format!("preset \"{name}\" does not exist")).with_hint("there is identity")
+            );
+        }
+        let mut made = Vec::new();
+        for config in identity::preset() {
+            let name = config.name.clone();
+            match self.create(config).await {
+                Ok(_) => made.push(name),
+                Err(error) if error.sqlstate == "42710" && error.message.ends_with("already exists") => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(made)
+    }
+}
+
+pub(super) fn default_tenant() -> Result<TenantId> {
+    TenantId::new(DEFAULT_TENANT).map_err(|error| SqlError::new("XX000", error.to_string()))
+}

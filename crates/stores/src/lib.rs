@@ -1,0 +1,235 @@
+//! Stores: keyed records that expire, each kept where its id or its key says.
+//!
+//! ```text
+//! operation ─► store ─► placement of the tenant ─► instance {tenant}:{region}:{space}:{bucket}[:gN]
+//!                                                      │ the shard key of isles.records_{region}
+//!                                                      ▼
+//!                                  one conditional statement on one shard ─► outcome
+//! ```
+//!
+//! A record is a row. What an operation promises is in the condition of its statement, so it holds against every other
+//! client, a crash and a move. If the condition did not hold, a look at the row says why, as an [`Outcome`].
+//!
+//! An instance is named by its bucket *space*, not by its kind: kinds that are colocated share instances, hence buckets
+//! of the records table, hence shards. A new generation is new instance names and no new table.
+//!
+//! Which generation:
+//!   * A record lives where it was made. New ones are made in the current generation.
+//!   * An id names its generation. A key is looked for in the current one, then in previous ones that are in force.
+//!   * What replaces a record by its key removes it from previous generations, in the same transaction.
+//!   * What may happen once by key ([`put_if_absent`](Desk::put_if_absent)) is noted in every generation in force, the
+//!     oldest first: one who does not know the new generation yet meets the note in the old one.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-36  Ids are made of 122 random bits that nobody can guess.
+//!   * I-37  An id leads to its record's instance in every generation in force.
+//!   * I-39  Records of a region are in tables that are kept in it.
+//!   * I-40  A forged id, and another tenant's, is like a missing one, at the same work.
+//!   * Colocated kinds with the same key share an instance.
+//!   * A record that may be used once is used once, whoever asks, in whatever generation.
+//!   * A family of tokens of which a used one comes back is revoked, except within the grace window.
+//!   * An error of storage is an error, and never "not found".
+//!
+//! In reading order:
+//!   * [`spec`]     what a store is
+//!   * [`record`]   records and outcomes
+//!   * [`place`]    ids, tokens, addresses, instances
+//!   * [`decide`]   what becomes of a record: rotation, polling, counting
+//!   * [`ask`]      desks: statements, and the sessions that run them
+//!   * [`tables`]   the tables of records
+//!   * [`define`]   stores in the catalog
+//!   * [`operate`]  the operations
+//!   * [`owners`]   records by their owner
+//!   * [`sweep`]    what has expired is removed
+//!   * [`meter`]    what is counted
+//!   * [`identity`] the stores of an identity provider
+//!   * [`commands`] operations with named arguments, in JSON
+//!   * [`procedures`] what SQL calls
+
+mod ask;
+pub mod commands;
+mod decide;
+mod define;
+pub mod identity;
+mod meter;
+mod operate;
+mod owners;
+mod place;
+pub mod procedures;
+mod record;
+mod spec;
+mod sweep;
+mod tables;
+
+pub use ask::Desk;
+pub use decide::{Counted, MAX_COUNT, Polled};
+pub use define::{Alteration, MAX_STORES};
+pub use meter::{Distribution, Durations, Fallback};
+pub use operate::{Exchange, Put};
+pub use owners::{MAX_PAGE, Owned, Page};
+pub use place::{Address, MAX_KEY_BYTES};
+pub use record::{Outcome, Record, Reply};
+pub use spec::{MAX_TTL, StoreConfig, StoreSpec};
+pub use sweep::Swept;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use isles_cluster::database::Database;
+use isles_cluster::placements::{Entered, Keeper};
+use isles_cluster::session::Session;
+use isles_engine::env::Env;
+use isles_kernel::error::SqlError;
+use isles_kernel::id::Generation;
+use isles_kernel::names::TenantId;
+use isles_kernel::placement::{Placement, TypeName};
+use meter::Meter;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+pub type Result<T> = std::result::Result<T, SqlError>;
+
+/// The largest value. A record is a session or a grant, not a document.
+pub const MAX_VALUE_BYTES: usize = 64 << 10;
+
+/// The longest owner and alias.
+pub const MAX_OWNER_BYTES: usize = 256;
+
+/// The longest binding: a client, a redirect address and a challenge fit.
+pub const MAX_BINDING_BYTES: usize = 2 << 10;
+
+/// Where the random parts of ids come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IdSource {
+    /// The operating system: nobody can guess them.
+    #[default]
+    System,
+    /// The environment, which in simulation is the seed.
+    Env,
+}
+
+/// What all who use the stores of a database share.
+struct Shared {
+    database: Arc<Database>,
+    ids: IdSource,
+    specs: ArcSwap<BTreeMap<TypeName, Arc<StoreSpec>>>,
+    /// Tables of records that are known to exist.
+    tables: Mutex<BTreeSet<String>>,
+    /// Sessions that wait for their next statement.
+    idle: Mutex<Vec<Session>>,
+    meter: Meter,
+}
+
+/// The placement that an operation goes by.
+enum Going {
+    Entered(Entered),
+    Under(Arc<Placement>),
+}
+
+impl Going {
+    fn placement(&self) -> &Placement {
+        match self {
+            Going::Entered(entered) => &entered.placement,
+            Going::Under(placement) => placement,
+        }
+    }
+}
+
+/// The stores of a database.
+#[derive(Clone)]
+pub struct Stores {
+    shared: Arc<Shared>,
+    /// In place of the placements that are in force.
+    under: Option<Arc<Placement>>,
+}
+
+impl Stores {
+    /// Reads which stores there are, and begins to remove what has expired.
+    pub async fn open(database: Arc<Database>, ids: IdSource) -> Result<Stores> {
+        let shared = Shared {
+            database,
+            ids,
+            specs: ArcSwap::default(),
+            tables: Mutex::default(),
+            idle: Mutex::default(),
+            meter: Meter::default(),
+        };
+        let stores = Stores { shared: Arc::new(shared), under: None };
+        stores.learn().await?;
+        stores.database().placements().register(Arc::new(Kept(Arc::downgrade(&stores.shared))));
+        stores.start_sweeping();
+        Ok(stores)
+    }
+
+    fn database(&self) -> &Arc<Database> {
+        &self.shared.database
+    }
+
+    fn env(&self) -> &dyn Env {
+        &**self.shared.database.env()
+    }
+
+    /// Microseconds since 1970, as every expiry is counted.
+    fn now(&self) -> i64 {
+        i64::try_from(self.env().now_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// The placement of a tenant.
+    fn placement(&self, tenant: &TenantId) -> Result<Arc<Placement>> {
+        match &self.under {
+            Some(placement) => Ok(placement.clone()),
+            None => {
+                let in_force = self.database().placements().of(tenant.as_str());
+                Ok(in_force.map_err(|error| error.for_people())?.placement.clone())
+            }
+        }
+    }
+
+    /// Goes by the placement of a tenant until what is returned is dropped: nobody goes by another one of it meanwhile.
+    async fn go(&self, tenant: &TenantId) -> Result<Going> {
+        match &self.under {
+            Some(placement) => Ok(Going::Under(placement.clone())),
+            None => Ok(Going::Entered(self.database().placements().enter(tenant.as_str()).await?)),
+        }
+    }
+
+    /// The same stores as somebody sees them who goes by this placement, whatever is in force: one who has not heard of a
+    /// change yet.
+    pub fn under(&self, placement: Placement) -> Stores {
+        Stores { under: Some(Arc::new(placement)), ..self.clone() }
+    }
+
+    /// 128 random bits.
+    fn random(&self) -> Result<[u8; 16]> {
+        let mut bytes = [0; 16];
+        match self.shared.ids {
+            IdSource::System => SystemRandom::new()
+                .fill(&mut bytes)
+                .map_err(|_| SqlError::new("58000", "the system has no randomness to give").with_hint("retry"))?,
+            IdSource::Env => {
+                let bits = u128::from(self.env().random()) << 64 | u128::from(self.env().random());
+                bytes = bits.to_be_bytes();
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// What placements ask of the stores before a generation is removed.
+struct Kept(Weak<Shared>);
+
+#[async_trait]
+impl Keeper for Kept {
+    async fn is_drained(&self, tenant: Option<&str>, generation: Generation) -> Result<bool> {
+        let Some(shared) = self.0.upgrade() else { return Ok(true) };
+        let tenant = tenant.map(TenantId::new).transpose();
+        let tenant = tenant.map_err(|error| SqlError::new("22023", error.to_string()))?;
+        Stores { shared, under: None }.desk()?.is_drained(tenant.as_ref(), generation).await
+    }
+
+    fn longest_ttl(&self, name: &TypeName) -> Option<Duration> {
+        let spec = self.0.upgrade()?.specs.load().get(name).cloned();
+        spec.map(|spec| spec.cap)
+    }
+}

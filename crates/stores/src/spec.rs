@@ -1,0 +1,240 @@
+//! What a store is: a kind of record, its ids, its keys and how long it lasts.
+//!
+//! A [`StoreConfig`] is what people write and what the catalog keeps. A [`StoreSpec`] is one that was checked.
+
+use super::Result;
+use isles_kernel::error::SqlError;
+use isles_kernel::id::{Generation, TypePrefix};
+use isles_kernel::names::GroupName;
+use isles_kernel::placement::{Colocation, KeySchema, TypeName};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The longest that a record may last. Longer than a year is a table, not a store.
+pub const MAX_TTL: Duration = Duration::from_secs(400 * 24 * 3_600);
+
+/// The longest grace window: a client that repeats a request after a lost answer does so within minutes.
+const MAX_GRACE: Duration = Duration::from_secs(600);
+
+/// Old prefixes of a store.
+const MAX_LEGACY: usize = 8;
+
+/// A store as it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StoreConfig {
+    pub name: String,
+    /// What new ids carry.
+    pub prefix: String,
+    /// The group of the placement that says which bucket a key has. Not for singletons.
+    #[serde(default)]
+    pub group: String,
+    /// What a key is made of: `uuid`, `userId:clientId`.
+    pub key: String,
+    pub ttl_ms: u64,
+    /// Whatever extends a record, it ends this long after it was made; `ttl_ms` if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_ms: Option<u64>,
+    /// How long a token that was just replaced gives its successor once more.
+    #[serde(default)]
+    pub grace_ms: u64,
+    /// Ids are tokens that are replaced when they are used.
+    #[serde(default)]
+    pub rotates: bool,
+    /// Records can be found by another name, which is unique.
+    #[serde(default)]
+    pub has_alias: bool,
+    /// All records are in one place and are never sharded.
+    #[serde(default)]
+    pub is_singleton: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub legacy: Vec<LegacyPrefix>,
+}
+
+/// A prefix that ids had once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LegacyPrefix {
+    pub prefix: String,
+    /// The last generation whose ids may have it.
+    pub until: u16,
+}
+
+/// A store that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreSpec {
+    pub name: TypeName,
+    pub prefix: TypePrefix,
+    /// None for a singleton.
+    pub group: Option<GroupName>,
+    pub key: KeySchema,
+    pub ttl: Duration,
+    pub cap: Duration,
+    pub grace: Duration,
+    pub rotates: bool,
+    pub has_alias: bool,
+    legacy: Vec<(TypePrefix, u16)>,
+    config: StoreConfig,
+}
+
+fn invalid(field: &str, why: impl std::fmt::Display) -> SqlError {
+    SqlError::new("22023", format!("invalid store: {field}: {why}"))
+}
+
+impl StoreSpec {
+    /// Every fault is told, in the detail of one error.
+    pub fn check(config: StoreConfig) -> Result<StoreSpec> {
+        let mut faults: Vec<String> = Vec::new();
+        let mut note = |field: &str, why: String| faults.push(format!("{field}: {why}"));
+        let name = TypeName::new(&config.name).map_err(|error| note("name", error.to_string())).ok();
+        let prefix = TypePrefix::new(&config.prefix).map_err(|error| note("prefix", error.to_string())).ok();
+        let key = KeySchema::new(&config.key);
+        if key.is_none() {
+            note("key", "is 1 to 128 characters without blanks, such as uuid or userId:clientId".into());
+        }
+        let group = match config.is_singleton {
+            true if config.group.is_empty() => None,
+            true => {
+                note("group", "a singleton is never sharded".into());
+                None
+            }
+            false => GroupName::new(config.group.clone()).map_err(|error| note("group", error.to_string())).ok(),
+        };
+        let max = MAX_TTL.as_millis() as u64;
+        let cap_ms = config.cap_ms.unwrap_or(config.ttl_ms);
+        if !(1..=max).contains(&config.ttl_ms) {
+            note("ttl", format!("is 1 ms to {} days", MAX_TTL.as_secs() / 86_400));
+        }
+        if !(config.ttl_ms..=max.max(config.ttl_ms)).contains(&cap_ms) {
+            note("cap", "is at least the ttl and at most 400 days".into());
+        }
+        if u128::from(config.grace_ms) > MAX_GRACE.as_millis() {
+            note("grace", format!("is at most {} seconds", MAX_GRACE.as_secs()));
+        }
+        if config.grace_ms > 0 && !config.rotates {
+            note("grace", "is for stores that rotate".into());
+        }
+        if config.legacy.len() > MAX_LEGACY {
+            note("legacy", format!("has at most {MAX_LEGACY} prefixes"));
+        }
+        let mut legacy = Vec::new();
+        for old in &config.legacy {
+            match TypePrefix::new(&old.prefix) {
+                Ok(prefix) => legacy.push((prefix, old.until)),
+                Err(error) => note("legacy", error.to_string()),
+            }
+        }
+        match (name, prefix, key) {
+            (Some(name), Some(prefix), Some(key)) if faults.is_empty() => Ok(StoreSpec {
+                name,
+                prefix,
+                group,
+                key,
+                ttl: Duration::from_millis(config.ttl_ms),
+                cap: Duration::from_millis(cap_ms),
+                grace: Duration::from_millis(config.grace_ms),
+                rotates: config.rotates,
+                has_alias: config.has_alias,
+                legacy,
+                config,
+            }),
+            _ => Err(invalid(&config.name, faults.join("; "))),
+        }
+    }
+
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
+    pub fn is_singleton(&self) -> bool {
+        self.group.is_none()
+    }
+
+    /// Whether any bucket will do for a new record, since it is found by its id alone.
+    pub fn is_random(&self) -> bool {
+        self.key.colocation() == Colocation::Unrelated
+    }
+
+    /// Whether an id of this generation may carry this prefix.
+    pub(super) fn accepts(&self, prefix: &TypePrefix, generation: Generation) -> bool {
+        let old = |(known, until): &(TypePrefix, u16)| known == prefix && generation.get() <= *until;
+        *prefix == self.prefix || self.legacy.iter().any(old)
+    }
+
+    /// Each prefix that its ids have or had.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = &TypePrefix> {
+        std::iter::once(&self.prefix).chain(self.legacy.iter().map(|(prefix, _)| prefix))
+    }
+
+    /// Why two stores cannot be there together.
+    pub(super) fn conflict_with(&self, other: &StoreSpec) -> Option<String> {
+        let taken = self.prefixes().find(|prefix| other.prefixes().any(|known| known == *prefix));
+        if let Some(prefix) = taken {
+            return Some(format!("prefix {prefix} belongs to store {}", other.name));
+        }
+        let apart = self.key == other.key && self.group != other.group;
+        (apart && self.key.colocation() == Colocation::Required)
+            .then(|| format!("store {} has the key {} as well: both must be in one group", other.name, self.key))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn session() -> StoreConfig {
+        StoreConfig {
+            name: "session".into(),
+            prefix: "ses".into(),
+            group: "random-medium-rps".into(),
+            key: "uuid".into(),
+            ttl_ms: 3_600_000,
+            ..StoreConfig::default()
+        }
+    }
+
+    #[test]
+    fn every_fault_of_a_store_is_told_at_once() {
+        let wrong = StoreConfig {
+            name: "Se ssion".into(),
+            prefix: "S".into(),
+            group: String::new(),
+            key: String::new(),
+            ttl_ms: 0,
+            cap_ms: Some(u64::MAX),
+            grace_ms: 5,
+            ..StoreConfig::default()
+        };
+        let said = StoreSpec::check(wrong).unwrap_err().message;
+        for field in ["name:", "prefix:", "group:", "key:", "ttl:", "cap:", "grace:"] {
+            assert!(said.contains(field), "{field} is missing in {said}");
+        }
+        assert!(StoreSpec::check(session()).is_ok());
+    }
+
+    #[test]
+    fn an_old_prefix_is_accepted_up_to_its_last_generation() {
+        let legacy = vec![LegacyPrefix { prefix: "session".into(), until: 2 }];
+        let spec = StoreSpec::check(StoreConfig { legacy, ..session() }).unwrap();
+        let old = TypePrefix::new("session").unwrap();
+        let generation = |number| Generation::new(number).unwrap();
+        assert!(spec.accepts(&old, generation(1)) && spec.accepts(&old, generation(2)));
+        assert!(!spec.accepts(&old, generation(3)));
+        assert!(spec.accepts(&spec.prefix, generation(3)));
+        assert!(!spec.accepts(&TypePrefix::new("acd").unwrap(), generation(1)));
+    }
+
+    #[test]
+    fn kinds_that_must_be_colocated_are_in_one_group() {
+        let of = |name: &str, prefix: &str, group: &str| {
+            let key = "userId:clientId".into();
+            let (name, prefix, group) = (name.into(), prefix.into(), group.into());
+            StoreSpec::check(StoreConfig { name, prefix, group, key, ttl_ms: 1, ..StoreConfig::default() }).unwrap()
+        };
+        let code = of("authcode", "acd", "user-client");
+        assert!(of("refresh", "rft", "vc").conflict_with(&code).is_some());
+        assert!(of("refresh", "rft", "user-client").conflict_with(&code).is_none());
+        assert!(of("refresh", "acd", "user-client").conflict_with(&code).is_some());
+    }
+}

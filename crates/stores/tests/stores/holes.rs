@@ -1,0 +1,145 @@
+//! Holes of the deployment that stores learn from, each by its number. Those about single use, families, devices and
+//! generations are tested with the feature that closes them; here are the rest.
+
+use crate::world::{FIRST, World, acme, tenant};
+use isles_stores::identity::{Device, dpop_key};
+use isles_stores::{Address, Outcome, Put};
+use std::time::Duration;
+
+async fn world() -> World {
+    World::sqlite().await
+}
+
+/// B1: bucket 3 of two generations is two places; one can be counted and drained without the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn b1_the_generation_is_part_of_the_place() {
+    let (world, first) = (world().await, isles_kernel::id::Generation::FIRST);
+    let mut desk = world.desk();
+    world.place(2, FIRST, &[(1, FIRST, 3_600)]).await;
+    desk.put(&acme(), "session", Put::of("{}")).await.unwrap();
+    assert!(desk.is_drained(Some(&acme()), first).await.unwrap());
+    assert!(!desk.is_drained(Some(&acme()), first.next().unwrap()).await.unwrap());
+}
+
+/// B2: many requests of one bucket are many records, and each is found by its whole id.
+#[tokio::test(flavor = "multi_thread")]
+async fn b2_records_of_one_bucket_do_not_overwrite_each_other() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let mut ids = Vec::new();
+    for number in 0..10 {
+        let put = Put::of(number.to_string()).routed("acme:client");
+        ids.push(desk.put(&acme(), "vprequest", put).await.unwrap().id().unwrap().to_owned());
+    }
+    for (number, id) in ids.into_iter().enumerate() {
+        let record = desk.get(&acme(), "vprequest", &Address::id(id)).await.unwrap().record.unwrap();
+        assert_eq!(record.value, number.to_string());
+    }
+}
+
+/// B19: the same proof passes once, whichever client says it.
+#[tokio::test(flavor = "multi_thread")]
+async fn b19_a_proof_is_not_keyed_by_the_client() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let minute = Duration::from_secs(60);
+    assert!(desk.pass_proof(&acme(), ("thumb", "jti"), minute).await.unwrap().is_ok());
+    assert_eq!(desk.pass_proof(&acme(), ("thumb", "jti"), minute).await.unwrap().outcome, Outcome::Replayed);
+    assert!(desk.pass_proof(&acme(), ("other", "jti"), minute).await.unwrap().is_ok());
+    // Unicode and very long ids are ids.
+    for jti in ["日本".to_owned(), "x".repeat(4_000)] {
+        assert!(desk.pass_proof(&acme(), ("thumb", &jti), minute).await.unwrap().is_ok());
+        assert_eq!(desk.pass_proof(&acme(), ("thumb", &jti), minute).await.unwrap().outcome, Outcome::Replayed);
+    }
+    assert!(dpop_key("thumb", &"x".repeat(5_000)).is_err());
+}
+
+/// B23, B24: proofs are rows; however many there are, none that has not expired is forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn b23_many_proofs_are_all_remembered() {
+    let world = world().await;
+    let mut desk = world.desk();
+    for number in 0..500 {
+        assert!(desk.pass_proof(&acme(), ("k", &number.to_string()), Duration::from_secs(60)).await.unwrap().is_ok());
+    }
+    world.stores.sweep_before(Duration::ZERO).await.unwrap();
+    for number in 0..500 {
+        let again = desk.pass_proof(&acme(), ("k", &number.to_string()), Duration::from_secs(60)).await.unwrap();
+        assert_eq!(again.outcome, Outcome::Replayed);
+    }
+}
+
+/// B23, B12: where storage fails, so does the operation; a proof is not let through.
+#[tokio::test(flavor = "multi_thread")]
+async fn b23_storage_that_fails_is_an_error_and_not_an_absence() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let id = desk.put(&acme(), "session", Put::of("1")).await.unwrap().id().unwrap().to_owned();
+    world.db.database.close().await.unwrap();
+    assert!(desk.pass_proof(&acme(), ("k", "j"), Duration::from_secs(60)).await.is_err());
+    assert!(desk.get(&acme(), "session", &Address::id(id)).await.is_err());
+}
+
+/// B28: a user code that is taken is not given to another, and removing one device leaves the other's code alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn b28_a_user_code_is_unique() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let started = desk.start_device(&acme(), Device::Code, ("tv", "{}"), (5, None)).await.unwrap();
+    let mut taken = Put::of("{}").routed("tv");
+    taken.alias = Some(started.user_code.clone());
+    assert_eq!(desk.put(&acme(), "device", taken.clone()).await.unwrap().outcome, Outcome::Conflict);
+    // Of another kind, and of another tenant, it is another code.
+    assert!(desk.put(&tenant("other"), "device", taken.clone()).await.unwrap().is_ok());
+    assert!(desk.put(&acme(), "ciba", taken).await.unwrap().is_ok());
+    assert!(desk.find_device(&acme(), Device::Code, &started.user_code).await.unwrap().is_ok());
+}
+
+/// B36: codes that expire leave nothing behind that would lock their user out.
+#[tokio::test(flavor = "multi_thread")]
+async fn b36_expired_codes_do_not_lock_a_user_out() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let grant =
+        isles_stores::identity::Grant { user: "ann".into(), client: "app".into(), challenge: None, value: "{}".into() };
+    for _ in 0..120 {
+        let code = desk.issue_code(&acme(), &grant).await.unwrap().id().unwrap().to_owned();
+        world.pass(600);
+        assert_eq!(desk.exchange_code(&acme(), &code, ("app", None)).await.unwrap(), Err(Outcome::Expired));
+    }
+    let code = desk.issue_code(&acme(), &grant).await.unwrap().id().unwrap().to_owned();
+    assert!(desk.exchange_code(&acme(), &code, ("app", None)).await.unwrap().is_ok());
+}
+
+/// B38: what is swept is what has expired, whosever it is, and nothing else of anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn b38_a_sweep_removes_nobody_elses_live_records() {
+    let world = world().await;
+    let mut desk = world.desk();
+    for (name, ttl) in [("acme", 10), ("other", 1_000)] {
+        for _ in 0..20 {
+            let put = Put::of("{}").lasting(Duration::from_secs(ttl));
+            desk.put(&tenant(name), "session", put).await.unwrap();
+        }
+    }
+    world.pass(10);
+    assert_eq!(world.stores.sweep_before(Duration::ZERO).await.unwrap().removed, 20);
+    assert_eq!(desk.count(&tenant("other"), "session").await.unwrap(), 20);
+}
+
+/// Requests are counted by bucket, idle ones too, so that a hot one is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hot_bucket_is_seen_in_the_distribution() {
+    let world = world().await;
+    let mut desk = world.desk();
+    for _ in 0..200 {
+        desk.put(&acme(), "session", Put::of("{}")).await.unwrap();
+        desk.put(&acme(), "par", Put::of("{}").routed("one client")).await.unwrap();
+    }
+    let of = |store: &str| world.stores.distribution().into_iter().find(|d| d.store == store).unwrap();
+    let (even, hot) = (of("session"), of("par"));
+    assert_eq!((even.buckets, even.requests, hot.requests), (32, 200, 200));
+    assert!(even.ratio() < 10.0 && hot.ratio() > 10.0, "{even:?} {hot:?}");
+    let durations = world.stores.durations();
+    assert_eq!(durations.iter().filter(|d| d.store == "par").map(|d| d.count).sum::<u64>(), 200);
+}

@@ -1,0 +1,96 @@
+//! Stores over real shards: what each operation promises, whoever asks at once, while placements change and buckets move.
+//!
+//! Each test runs over SQLite files and over PostgreSQL databases, with a clock that the test sets.
+//!
+//! `ISLES_TEST_ROUNDS` multiplies the flows of the tests under load.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
+
+mod generations;
+#[path = "../../../cluster/tests/session/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests of sessions")]
+mod harness;
+mod holes;
+mod identity;
+mod load;
+mod operations;
+mod races;
+mod simulated;
+mod surfaces;
+mod world;
+
+/// Runs tests over three shards of each engine. One that is not listed is never run, and the compiler says so.
+macro_rules! on_both_engines {
+    ($of:ident: $($test:ident,)*) => {
+        mod $of {
+            mod over_sqlite {
+                $(#[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    crate::$of::$test(crate::world::World::sqlite().await).await;
+                })*
+            }
+            mod over_postgres {
+                $(#[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    crate::$of::$test(crate::world::World::postgres().await).await;
+                })*
+            }
+        }
+    };
+}
+
+mod runs {
+    on_both_engines! {
+        operations:
+        a_record_is_put_and_read_by_its_id,
+        a_record_expires_at_its_time_and_is_extended_up_to_its_cap,
+        a_record_is_taken_once_by_whom_it_is_bound_to,
+        what_is_absent_is_put_once,
+        a_value_is_swapped_if_it_is_as_it_was_read,
+        tokens_rotate_and_their_reuse_revokes_the_family,
+        an_owners_records_are_listed_and_revoked,
+        stores_are_defined_once,
+        limits_are_kept,
+        what_has_expired_is_swept,
+    }
+    on_both_engines! {
+        races:
+        of_many_who_take_a_code_one_has_it,
+        of_many_who_put_a_proof_one_passes,
+        of_many_who_swap_a_value_each_sees_the_last,
+        of_many_who_rotate_a_token_all_get_one_successor,
+        of_many_who_rotate_without_grace_the_family_is_revoked,
+        of_many_who_exchange_a_code_one_has_it,
+        a_counter_allows_as_many_as_its_limit,
+        of_many_who_poll_an_approved_device_one_is_granted,
+        versions_rise_without_gaps,
+    }
+    on_both_engines! {
+        generations:
+        a_new_generation_reads_what_the_last_has_written,
+        a_proof_passes_once_over_a_change_of_generation,
+        one_with_an_old_placement_and_one_with_a_new_one_meet,
+        what_replaces_a_record_by_key_removes_it_from_the_last_generation,
+        a_code_of_the_last_generation_is_exchanged_once,
+        a_generation_ends_at_its_time,
+        old_prefixes_are_read_in_old_generations,
+    }
+    on_both_engines! {
+        identity:
+        a_login_goes_through,
+        device_codes_are_polled_as_the_standard_says,
+        signing_keys_rotate,
+        single_use_requests_are_used_once,
+        permission_changes_are_numbered,
+        ids_of_another_tenant_are_like_missing_ones,
+    }
+    on_both_engines! {
+        surfaces:
+        stores_are_defined_and_used_by_sql,
+        a_tenants_role_reaches_its_own_records,
+    }
+    on_both_engines! {
+        load:
+        logins_go_on_while_generations_change_and_buckets_move,
+    }
+}

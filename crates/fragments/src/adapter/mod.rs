@@ -1,0 +1,192 @@
+//! Databases that fragments run in.
+//!
+//! An adapter gives transactions, and a transaction is made for one [`Access`]: everything it selects, inserts, updates
+//! and deletes is of that shard. Above this trait nobody writes a predicate for shards, and below it nobody can be asked
+//! without one.
+//!
+//! In reading order:
+//!   * [`memory`]    for tests and tools
+//!   * `sql`         what the others share: statements, and tables as DDL
+//!   * [`sqlite`]    one file
+//!   * [`postgres`]  one database
+//!   * [`isles`]     a whole Isles database, where the shard is the tenant
+//!
+//! Invariants:
+//!   * a row that a transaction returns belongs to its access; a database that returns another one is not believed
+//!   * writers of one shard take turns, those of different shards do not wait for each other (but for SQLite's file)
+
+pub mod isles;
+pub mod memory;
+pub mod postgres;
+pub(crate) mod sql;
+pub mod sqlite;
+
+pub use sql::Planted;
+
+use crate::condition::Condition;
+use crate::error::Result;
+use crate::query::Direction;
+use crate::schema::Table;
+use crate::shard::Shard;
+use crate::values::Values;
+use async_trait::async_trait;
+use isles_kernel::value::Value;
+use std::sync::Arc;
+
+/// Whose rows a transaction sees, and whose it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// Those of a shard.
+    Shard(Shard),
+    /// Sees all, and writes those of a shard: a database that is one shard.
+    Whole(Shard),
+    /// Sees all and writes none; for maintenance.
+    Global,
+}
+
+impl Access {
+    /// What is written belongs to it.
+    pub fn owner(&self) -> &Shard {
+        match self {
+            Access::Shard(shard) | Access::Whole(shard) => shard,
+            Access::Global => &Shard::None,
+        }
+    }
+
+    /// The shard that rows are filtered by.
+    pub(crate) fn filter(&self) -> Option<&Shard> {
+        match self {
+            Access::Shard(shard) => Some(shard),
+            Access::Whole(_) | Access::Global => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// One snapshot for all of its selects.
+    Read,
+    Write,
+}
+
+/// A row with its hidden columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub id: String,
+    pub(crate) internal: i64,
+    pub(crate) version: i64,
+    pub values: Values,
+}
+
+/// Some rows of a table.
+#[derive(Debug, Clone)]
+pub struct Select {
+    pub table: Arc<Table>,
+    pub condition: Condition,
+    pub order: Vec<(String, Direction)>,
+    /// Values of the columns of `order`: only what comes behind them.
+    pub after: Option<Vec<Value>>,
+    pub limit: usize,
+}
+
+/// A shard's clock: the newest entry of its outbox, and the lowest version from which the outbox can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Clock {
+    pub version: i64,
+    pub floor: i64,
+    /// The id of the newest entry, and of the one before it.
+    pub last: Option<String>,
+    pub prev: Option<String>,
+}
+
+/// What becomes of a clock when the turn is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tick<'a> {
+    /// It stays as it is.
+    Hold,
+    /// The next version is that of a new entry.
+    Next(&'a str),
+    /// There is no new entry after all.
+    Back,
+}
+
+/// One transaction. Dropping it undoes it.
+#[async_trait]
+pub trait Transaction: Send {
+    async fn select(&mut self, select: &Select) -> Result<Vec<Row>>;
+    async fn count(&mut self, select: &Select) -> Result<u64>;
+    async fn insert(&mut self, table: &Arc<Table>, row: &Row) -> Result<()>;
+    /// Sets columns of the row that has this version, and raises the version by one. False if there is none.
+    async fn update(&mut self, table: &Arc<Table>, id: &str, version: i64, set: &Values) -> Result<bool>;
+    async fn delete(&mut self, table: &Arc<Table>, id: &str, version: i64) -> Result<bool>;
+    /// Takes the shard's turn to write, until the transaction ends, and sets its clock.
+    async fn tick(&mut self, tick: Tick<'_>) -> Result<Clock>;
+    /// The clock as it stands, without taking the turn.
+    async fn clock(&mut self) -> Result<Clock>;
+    /// Sets the clock's floor.
+    async fn set_floor(&mut self, floor: i64) -> Result<()>;
+    /// Marks a point that [`Transaction::roll_back_to_mark`] returns to.
+    async fn mark(&mut self) -> Result<()>;
+    async fn roll_back_to_mark(&mut self) -> Result<()>;
+    async fn commit(self: Box<Self>) -> Result<()>;
+    async fn roll_back(self: Box<Self>);
+}
+
+/// A database.
+#[async_trait]
+pub trait Adapter: Send + Sync + 'static {
+    /// For people: `memory`, `sqlite`, `postgresql`, `isles`.
+    fn name(&self) -> &'static str;
+    async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>>;
+    /// The shards that have rows of a table under a condition, some of them if there are many.
+    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>>;
+    /// How tables are made here.
+    fn tables(&self) -> &dyn Tables;
+}
+
+/// Statements that make or change a table, all of them or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Statements, each with a semicolon behind it.
+    pub sql: String,
+}
+
+impl Step {
+    pub(crate) fn new(sql: impl Into<String>) -> Step {
+        Step { sql: sql.into() }
+    }
+}
+
+/// Makes tables.
+#[async_trait]
+pub trait Tables: Send + Sync {
+    fn create(&self, table: &Table, siblings: &Siblings) -> Vec<Step>;
+    /// Adds columns and indexes to a table that had `before`.
+    fn alter(&self, before: &Table, after: &Table, siblings: &Siblings) -> Vec<Step>;
+    /// What remains to be done so that tables that were made before there were shards have their hidden columns and keys.
+    /// It is found by looking, so that it can be asked for again after any step.
+    async fn shard(&self, tables: &Siblings) -> Result<Vec<Step>>;
+    /// Runs a step and keeps a note of it among the settings, in one transaction.
+    async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()>;
+    /// Tells what a table is from now on; those that read statements know it by itself.
+    async fn define(&self, _table: &Arc<Table>) -> Result<()> {
+        Ok(())
+    }
+    /// Whether a table is there.
+    async fn exists(&self, table: &Table) -> Result<bool>;
+    /// Gives rows that have no shard their shard, in all these tables together; how many there were. Tables that others
+    /// refer to come first.
+    async fn assign(&self, tables: &[Arc<Table>], by: &Assign) -> Result<u64>;
+}
+
+/// The tables of a schema, by their names.
+pub type Siblings = std::collections::BTreeMap<String, Arc<Table>>;
+
+/// Which shard rows of the shard without a name get.
+#[derive(Debug, Clone)]
+pub enum Assign {
+    /// All of them this one.
+    To(Shard),
+    /// Each the one that a text column of its table names; null and empty stay where they are.
+    Column(String),
+}

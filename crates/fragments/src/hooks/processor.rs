@@ -1,0 +1,368 @@
+//! Who runs hooks.
+//!
+//! A processor works for one shard, or globally. It holds a few places for each shard, so that a shard whose hooks hang
+//! waits for itself alone. Several processors may run at once, in one process or many: a claim is a unit of work of its
+//! own, and the end of a hook is noted only by the one whose claim is the last.
+
+use super::{COMPLETED, FAILED, HookContext, PENDING, PROCESSING};
+use crate::adapter::{Mode, Row, Select, Tick};
+use crate::condition::{Condition, Op, compares, eq, is_in};
+use crate::context::{GlobalScope, ShardContext};
+use crate::error::{Code, Result, refused};
+use crate::internal::HOOKS;
+use crate::query::Direction;
+use crate::shard::Shard;
+use crate::store::Handle;
+use crate::uow::apply::by_id;
+use crate::values::{Values, ms_of, timestamp_ms};
+use futures::FutureExt;
+use isles_kernel::value::Value;
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+/// Shards that are looked at in one round; the others come in the next ones.
+const SHARDS_PER_ROUND: usize = 1_000;
+/// The longest wait between two attempts.
+const LONGEST_BACKOFF_MS: i64 = 3_600_000;
+/// Rounds of a drain; each ends at least one hook's attempt.
+const MAX_ROUNDS: usize = 10_000;
+/// Characters of an error that are kept.
+const ERROR_CHARS: usize = 2_000;
+
+/// How a processor works.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessorOptions {
+    /// Hooks of one shard that run at the same time.
+    pub per_shard: usize,
+    /// Hooks of all shards that run at the same time.
+    pub at_once: usize,
+    /// How long a body may run.
+    pub time_limit_ms: i64,
+    /// How long a claim holds; longer than a body may run.
+    pub lease_ms: i64,
+    /// How often the global processor looks when nobody tells it.
+    pub poll_ms: u64,
+}
+
+impl Default for ProcessorOptions {
+    fn default() -> ProcessorOptions {
+        ProcessorOptions { per_shard: 8, at_once: 1_000, time_limit_ms: 30_000, lease_ms: 60_000, poll_ms: 500 }
+    }
+}
+
+/// What a round has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Processed {
+    pub completed: u64,
+    pub failed: u64,
+    pub given_up: u64,
+}
+
+impl std::ops::AddAssign for Processed {
+    fn add_assign(&mut self, other: Processed) {
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.given_up += other.given_up;
+    }
+}
+
+/// A hook that was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dead {
+    pub id: String,
+    pub name: String,
+    pub attempts: i64,
+    pub error: String,
+}
+
+#[derive(Debug, Clone)]
+enum Reach {
+    Shard(Shard),
+    Global,
+}
+
+/// Runs the hooks of a fragment.
+#[derive(Clone)]
+pub struct Processor {
+    handle: Handle,
+    reach: Reach,
+    options: ProcessorOptions,
+}
+
+/// A claimed hook.
+struct Claimed {
+    row: Row,
+    shard: Shard,
+}
+
+impl Processor {
+    /// For one shard.
+    pub fn of_shard(handle: &Handle, shard: Shard) -> Processor {
+        Processor { handle: handle.clone(), reach: Reach::Shard(shard), options: ProcessorOptions::default() }
+    }
+
+    /// For all shards.
+    pub fn global(handle: &Handle, _right: &GlobalScope) -> Processor {
+        Processor { handle: handle.clone(), reach: Reach::Global, options: ProcessorOptions::default() }
+    }
+
+    pub fn with_options(mut self, options: ProcessorOptions) -> Processor {
+        self.options = options;
+        self
+    }
+
+    fn namespace(&self) -> &str {
+        self.handle.fragment.schema.key()
+    }
+
+    fn due(&self, now_ms: i64) -> Condition {
+        eq("namespace", self.namespace()).and(is_in("status", [PENDING, PROCESSING])).and(compares(
+            "nextAt",
+            Op::Le,
+            timestamp_ms(now_ms),
+        ))
+    }
+
+    async fn shards_due(&self) -> Result<Vec<Shard>> {
+        match &self.reach {
+            Reach::Shard(shard) => Ok(vec![shard.clone()]),
+            Reach::Global => {
+                let store = &self.handle.store;
+                let table = store.internal(HOOKS)?;
+                store.adapter().shards_with(&table, &self.due(store.now_ms()), SHARDS_PER_ROUND).await
+            }
+        }
+    }
+
+    /// Claims at most so many due hooks of a shard; and how many have run out of attempts.
+    async fn claim(&self, shard: &Shard, most: usize) -> Result<(Vec<Claimed>, u64)> {
+        let store = &self.handle.store;
+        let table = store.internal(HOOKS)?;
+        let mut tx = store.adapter().begin(&store.access_of(shard), Mode::Write).await?;
+        tx.tick(Tick::Hold).await?;
+        let now = store.now_ms();
+        let order = vec![("nextAt".into(), Direction::Asc), ("id".into(), Direction::Asc)];
+        let select = Select { table: table.clone(), condition: self.due(now), order, after: None, limit: most };
+        let owner = Uuid::new_v4().simple().to_string();
+        let (mut claimed, mut given_up) = (Vec::new(), 0);
+        for mut row in tx.select(&select).await? {
+            let attempts = row.values.int("attempts").unwrap_or_default();
+            if attempts >= row.values.int("maxAttempts").unwrap_or_default() {
+                // The last attempt did not come back.
+                let error = "the attempt was not ended before its lease was";
+                let set = Values::new().set("status", FAILED).set("owner", Value::Null).set("error", error);
+                tx.update(&table, &row.id, row.version, &set).await?;
+                given_up += 1;
+                continue;
+            }
+            let set = Values::new()
+                .set("status", PROCESSING)
+                .set("owner", owner.as_str())
+                .set("attempts", attempts + 1)
+                .set("nextAt", timestamp_ms(now + self.options.lease_ms));
+            if tx.update(&table, &row.id, row.version, &set).await? {
+                row.version += 1;
+                row.values.0.extend(set.0);
+                claimed.push(Claimed { row, shard: shard.clone() });
+            }
+        }
+        tx.commit().await?;
+        Ok((claimed, given_up))
+    }
+
+    /// Runs a claimed hook in its shard and notes how it ended.
+    async fn run_one(self, claimed: Claimed) -> Result<Processed> {
+        let Claimed { row, shard } = claimed;
+        let name = row.values.text("name").unwrap_or_default().to_string();
+        let payload = serde_json::from_str(row.values.text("payload").unwrap_or("null")).unwrap_or_default();
+        let attempt = u32::try_from(row.values.int("attempts").unwrap_or(1)).unwrap_or(u32::MAX);
+        let context = HookContext {
+            handle: self.handle.clone(),
+            shard: shard.clone(),
+            id: row.id.clone(),
+            name: name.clone(),
+            attempt,
+        };
+        let outcome = match self.handle.fragment.hooks.get(&name) {
+            None => Err(format!("there is no hook \"{name}\"")),
+            Some(hook) => {
+                let limit = Duration::from_millis(self.options.time_limit_ms.unsigned_abs());
+                let body = AssertUnwindSafe((hook.body)(context, payload)).catch_unwind();
+                match tokio::time::timeout(limit, ShardContext.with(shard.clone(), body)).await {
+                    Err(_) => Err("the time limit was reached".into()),
+                    Ok(Err(_)) => Err("the hook panicked".into()),
+                    Ok(Ok(outcome)) => outcome,
+                }
+            }
+        };
+        self.note(&shard, &row, attempt, outcome).await
+    }
+
+    async fn note(
+        &self,
+        shard: &Shard,
+        row: &Row,
+        attempt: u32,
+        outcome: std::result::Result<(), String>,
+    ) -> Result<Processed> {
+        let store = &self.handle.store;
+        let table = store.internal(HOOKS)?;
+        let max_attempts = row.values.int("maxAttempts").unwrap_or_default();
+        let (set, done) = match outcome {
+            Ok(()) => (
+                Values::new().set("status", COMPLETED).set("owner", Value::Null).set("error", Value::Null),
+                Processed { completed: 1, ..Processed::default() },
+            ),
+            Err(error) => {
+                let error: String = error.chars().take(ERROR_CHARS).collect();
+                let set = Values::new().set("owner", Value::Null).set("error", error);
+                match i64::from(attempt) >= max_attempts {
+                    true => (set.set("status", FAILED), Processed { given_up: 1, ..Processed::default() }),
+                    false => {
+                        let wait = backoff_ms(row.values.int("backoffMs").unwrap_or_default(), attempt);
+                        let set = set.set("status", PENDING).set("nextAt", timestamp_ms(store.now_ms() + wait));
+                        (set, Processed { failed: 1, ..Processed::default() })
+                    }
+                }
+            }
+        };
+        let mut tx = store.adapter().begin(&store.access_of(shard), Mode::Write).await?;
+        tx.tick(Tick::Hold).await?;
+        // Whoever has claimed it since has raised its version.
+        let own = tx.update(&table, &row.id, row.version, &set).await?;
+        tx.commit().await?;
+        Ok(if own { done } else { Processed::default() })
+    }
+
+    /// Claims what is due, once, and runs it to its end.
+    pub async fn process_due(&self) -> Result<Processed> {
+        let mut processed = Processed::default();
+        let mut running = JoinSet::new();
+        for shard in self.shards_due().await? {
+            let (claimed, given_up) = self.claim(&shard, self.options.per_shard).await?;
+            processed.given_up += given_up;
+            for claimed in claimed {
+                running.spawn(self.clone().run_one(claimed));
+            }
+        }
+        while let Some(ended) = running.join_next().await {
+            processed += ended.map_err(|error| refused(Code::UnknownHook, error.to_string()))??;
+        }
+        Ok(processed)
+    }
+
+    /// Runs until nothing is due.
+    pub async fn drain(&self) -> Result<Processed> {
+        let mut all = Processed::default();
+        for _ in 0..MAX_ROUNDS {
+            let round = self.process_due().await?;
+            if round == Processed::default() {
+                break;
+            }
+            all += round;
+        }
+        Ok(all)
+    }
+
+    /// When the next hook of a shard is due, in milliseconds since 1970.
+    pub async fn next_wake_ms(&self, shard: &Shard) -> Result<Option<i64>> {
+        let store = &self.handle.store;
+        let table = store.internal(HOOKS)?;
+        let condition = eq("namespace", self.namespace()).and(is_in("status", [PENDING, PROCESSING]));
+        let order = vec![("nextAt".into(), Direction::Asc)];
+        let mut tx = store.adapter().begin(&store.access_of(shard), Mode::Read).await?;
+        let rows = tx.select(&Select { table, condition, order, after: None, limit: 1 }).await?;
+        tx.commit().await?;
+        Ok(rows.first().and_then(|row| ms_of(row.values.get("nextAt"))))
+    }
+
+    /// Runs hooks as they become due, until `stop` resolves. A hook that hangs keeps a place of its own shard only.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut running: JoinSet<Shard> = JoinSet::new();
+        let mut places: HashMap<Shard, usize> = HashMap::new();
+        tokio::pin!(stop);
+        loop {
+            if let Err(error) = self.start_due(&mut running, &mut places).await {
+                tracing::warn!(%error, "hooks were not claimed");
+            }
+            tokio::select! {
+                () = &mut stop => return,
+                () = self.handle.store.triggered(Duration::from_millis(self.options.poll_ms)) => {}
+                Some(ended) = running.join_next(), if !running.is_empty() => {
+                    if let Ok(shard) = ended && let Some(taken) = places.get_mut(&shard) {
+                        *taken -= 1;
+                    }
+                }
+            }
+            places.retain(|_, taken| *taken > 0);
+        }
+    }
+
+    async fn start_due(&self, running: &mut JoinSet<Shard>, places: &mut HashMap<Shard, usize>) -> Result<()> {
+        for shard in self.shards_due().await? {
+            let taken = places.get(&shard).copied().unwrap_or_default();
+            let free =
+                self.options.per_shard.saturating_sub(taken).min(self.options.at_once.saturating_sub(running.len()));
+            if free == 0 {
+                continue;
+            }
+            let (claimed, _) = self.claim(&shard, free).await?;
+            for claimed in claimed {
+                *places.entry(shard.clone()).or_default() += 1;
+                let (one, shard) = (self.clone(), shard.clone());
+                running.spawn(async move {
+                    if let Err(error) = one.run_one(claimed).await {
+                        tracing::warn!(%error, "the end of a hook was not noted");
+                    }
+                    shard
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Hooks of a shard that were given up, in order of their ids.
+    pub async fn dead(&self, shard: &Shard, limit: usize) -> Result<Vec<Dead>> {
+        let store = &self.handle.store;
+        let table = store.internal(HOOKS)?;
+        let condition = eq("namespace", self.namespace()).and(eq("status", FAILED));
+        let mut tx = store.adapter().begin(&store.access_of(shard), Mode::Read).await?;
+        let rows = tx.select(&by_id(&table, condition, limit)).await?;
+        tx.commit().await?;
+        let dead = |row: Row| Dead {
+            name: row.values.text("name").unwrap_or_default().into(),
+            attempts: row.values.int("attempts").unwrap_or_default(),
+            error: row.values.text("error").unwrap_or_default().into(),
+            id: row.id,
+        };
+        Ok(rows.into_iter().map(dead).collect())
+    }
+
+    /// Gives a hook that was given up all of its attempts again.
+    pub async fn revive(&self, shard: &Shard, id: &str) -> Result<()> {
+        let store = &self.handle.store;
+        let table = store.internal(HOOKS)?;
+        let mut tx = store.adapter().begin(&store.access_of(shard), Mode::Write).await?;
+        tx.tick(Tick::Hold).await?;
+        let rows = tx.select(&by_id(&table, eq("id", id), 1)).await?;
+        let Some(row) = rows.first().filter(|row| row.values.text("status") == Some(FAILED)) else {
+            return Err(refused(Code::NotFound, "no hook with this id was given up"));
+        };
+        let set = Values::new().set("status", PENDING).set("attempts", 0).set("nextAt", timestamp_ms(store.now_ms()));
+        tx.update(&table, id, row.version, &set).await?;
+        tx.commit().await?;
+        store.tell(shard, false, true);
+        Ok(())
+    }
+}
+
+/// Doubles with each attempt; between half of it and all of it, so that what failed together is not tried together.
+fn backoff_ms(first: i64, attempt: u32) -> i64 {
+    let most = first.saturating_mul(1 << attempt.saturating_sub(1).min(20)).clamp(0, LONGEST_BACKOFF_MS);
+    let random = (Uuid::new_v4().as_u64_pair().0 >> 1) as i64;
+    most / 2 + random % (most / 2 + 1)
+}

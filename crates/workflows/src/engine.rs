@@ -1,0 +1,572 @@
+//! All of it, open.
+//!
+//! An [`Engine`] belongs to one process. It executes the runs of the types that are registered with code, lets workers of
+//! other languages execute the rest, keeps the index, and answers those who manage runs.
+
+use crate::error::{Code, Result, WorkflowError, bad_name};
+use crate::execute::{Journal, execute};
+use crate::index::follow;
+use crate::lease::{Claimed, Lease};
+use crate::lines::{Lines, params, say};
+use crate::lock;
+use crate::registry::{Definition, Options, Registry};
+use crate::runs::{Create, Run, Step, Update};
+use crate::store::{Created, FirstExecutor, NewRun};
+use crate::{tables, worker};
+use isles_cluster::database::Database;
+use isles_cluster::session::Session;
+use isles_engine::env::Env;
+use isles_kernel::runs::names::RunKey;
+use isles_kernel::runs::places::Spread;
+use isles_kernel::runs::status::{Control, Status};
+use isles_kernel::value::Value;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
+
+/// How often somebody who waits for a run looks at it, should nobody tell.
+const WAIT_LOOK: Duration = Duration::from_secs(1);
+/// Updates that a listener may be behind.
+const LIVE_UPDATES: usize = 256;
+/// How often what is left of runs that were deleted, and runs past their retention, are looked for.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How long a run that was deleted makes late writers lose. No executor lives that long without a beat.
+const KEEP_DELETED_MS: i64 = 24 * 3_600_000;
+
+/// Runs that are taken over at the same time: they share the flushes of their shards.
+const TAKEN_AT_ONCE: usize = 64;
+
+/// A bug to have, for tests that show that the harness finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// A timer is gone before what it stands for is done.
+    TimerDeletedBeforeEffect,
+}
+
+/// How an engine works.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// How long an executor may say nothing before it is taken for dead.
+    pub lease: Duration,
+    /// Runs that are executed at the same time.
+    pub concurrency: usize,
+    /// Whether the runs of an earlier life of this process are taken over at once, and not when their leases end. Right
+    /// where one process executes the runs of a database.
+    pub takes_over: bool,
+    /// Whether runs are executed here; if not, they are only created and managed.
+    pub executes: bool,
+    pub planted: Option<Planted>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            lease: Duration::from_secs(10),
+            concurrency: 1_000,
+            takes_over: true,
+            executes: true,
+            planted: None,
+        }
+    }
+}
+
+/// What one process has open.
+pub(crate) struct Engine {
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) options: EngineOptions,
+    /// Tells the lives of processes apart.
+    pub(crate) executor: String,
+    types: Mutex<BTreeMap<String, Arc<Definition>>>,
+    /// Runs that are executed here.
+    pub(crate) taken: Mutex<BTreeSet<String>>,
+    ready: Mutex<VecDeque<String>>,
+    news: Arc<Notify>,
+    /// For workers of other languages.
+    remote_news: Arc<Notify>,
+    /// Something was written that the index may have to know.
+    pub(crate) written: Arc<Notify>,
+    permits: Arc<Semaphore>,
+    waiting: Mutex<BTreeMap<String, Arc<Notify>>>,
+    live: Mutex<BTreeMap<String, broadcast::Sender<Update>>>,
+    closed: AtomicBool,
+    closing: Notify,
+}
+
+impl Engine {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when the engine is closed.
+    pub(crate) async fn closed(&self) {
+        let mut told = std::pin::pin!(self.closing.notified());
+        told.as_mut().enable();
+        if !self.is_closed() {
+            told.await;
+        }
+    }
+
+    pub(crate) fn came(&self) -> OwnedNotified {
+        self.news.clone().notified_owned()
+    }
+
+    pub(crate) fn next_ready(&self) -> Option<String> {
+        lock(&self.ready).pop_front()
+    }
+
+    /// A run is due now.
+    fn is_due(&self, run: &str) {
+        let is_remote = RunKey::parse(run)
+            .and_then(|key| self.definition(key.kind()).ok())
+            .is_none_or(|definition| definition.is_remote());
+        if is_remote {
+            self.remote_news.notify_waiters();
+            return;
+        }
+        lock(&self.ready).push_back(run.into());
+        self.news.notify_one();
+    }
+
+    /// Resolves when a run of another language may be due.
+    pub(crate) fn remote_came(&self) -> OwnedNotified {
+        self.remote_news.clone().notified_owned()
+    }
+
+    /// Somebody wanted a run while it was being let go.
+    pub(crate) fn wake_if_due(&self, run: &str) {
+        if lock(&self.ready).iter().any(|ready| ready == run) {
+            self.news.notify_one();
+        }
+    }
+
+    pub(crate) fn saw_write(&self) {
+        self.written.notify_waiters();
+    }
+
+    pub(crate) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.permits.clone().acquire_owned().await.ok()
+    }
+
+    pub(crate) fn definition(&self, kind: &str) -> Result<Arc<Definition>> {
+        lock(&self.types).get(kind).cloned().ok_or_else(|| WorkflowError::unknown_type(kind))
+    }
+
+    pub(crate) fn definitions(&self) -> Vec<Arc<Definition>> {
+        lock(&self.types).values().cloned().collect()
+    }
+
+    /// Types whose code is here.
+    pub(crate) fn local_kinds(&self) -> Vec<String> {
+        lock(&self.types).values().filter(|one| !one.is_remote()).map(|one| one.kind.clone()).collect()
+    }
+
+    /// How the entries of a type are spread; of one that nobody has registered, over one index shard.
+    pub(crate) fn spread(&self, kind: &str) -> Option<Spread> {
+        match self.definition(kind) {
+            Ok(definition) => Some(definition.spread),
+            Err(_) => Spread::new(1, None, false).ok(),
+        }
+    }
+
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        kind: &str,
+        id: &str,
+        input: &Json,
+        create: Create,
+    ) -> Result<Created> {
+        let definition = self.definition(kind)?;
+        definition.check_input(input)?;
+        let new = NewRun::new(kind, id, input, &create)?;
+        let permit = match definition.is_remote() || !self.options.executes || self.is_closed() {
+            true => None,
+            false => self.permits.clone().try_acquire_owned().ok(),
+        };
+        let run = new.key.as_str().to_owned();
+        let Some(permit) = permit.filter(|_| lock(&self.taken).insert(run.clone())) else {
+            let created = self.lines.create(&new, None).await?;
+            self.saw_write();
+            self.is_due(&run);
+            return Ok(created);
+        };
+        // The caller may go away: what was begun is finished, so that a run that was made is executed.
+        let (done, told) = tokio::sync::oneshot::channel();
+        let (engine, input) = (self.clone(), input.clone());
+        self.lines.env().spawn(Box::pin(async move {
+            let lease = engine.options.lease;
+            let lease_until = engine.lines.now() + lease.as_millis() as i64;
+            let first = FirstExecutor { name: engine.executor.clone(), lease_until };
+            let created = engine.lines.create(&new, Some(&first)).await;
+            let is_new = matches!(created, Ok(Created::New));
+            let _ = done.send(created);
+            if is_new {
+                engine.saw_write();
+                match engine.first_lease(&new, input).await {
+                    Ok((claimed, journal)) => execute(&engine, claimed, journal).await,
+                    Err(error) => tracing::debug!(run, %error, "a new run is left to whoever claims it"),
+                }
+            }
+            lock(&engine.taken).remove(&run);
+            drop(permit);
+            engine.saw_write();
+            engine.wake_if_due(&run);
+        }));
+        told.await.unwrap_or_else(|_| Err(WorkflowError::new(Code::Unavailable, "the engine is being closed")))
+    }
+
+    /// The lease that a run was created with.
+    async fn first_lease(&self, new: &NewRun, input: Json) -> Result<(Claimed, Journal)> {
+        let run = self.lines.get(&new.key).await?;
+        let lease = Lease {
+            lines: self.lines.clone(),
+            key: new.key.clone(),
+            token: run.executor_token,
+            attempt: run.attempt,
+            length: self.options.lease,
+        };
+        // A run that was claimed in between is somebody else's; its first write will say so.
+        Ok((Claimed { lease, run: Run { input, ..run } }, Journal::Empty))
+    }
+
+    /// The outcome of a run that has ended.
+    pub(crate) async fn outcome(&self, kind: &str, id: &str) -> Result<Option<Result<String>>> {
+        let key = RunKey::new(kind, id).map_err(bad_name)?;
+        let run = self.lines.get(&key).await?;
+        Ok(outcome_of(&run).map(|outcome| outcome.map(|json| json.to_string())))
+    }
+
+    /// A run rests.
+    pub(crate) fn rests(&self, key: &RunKey, due: Option<i64>) {
+        self.saw_write();
+        if due.is_some_and(|due| due <= self.lines.now()) {
+            self.is_due(key.as_str());
+        } else {
+            self.news.notify_one();
+        }
+    }
+
+    /// A run has ended: those who wait for it are told.
+    pub(crate) async fn has_ended(&self, key: &RunKey, status: Status, parent: Option<&str>) {
+        self.saw_write();
+        if let Some(waiting) = lock(&self.waiting).remove(key.as_str()) {
+            waiting.notify_waiters();
+        }
+        if status.is_terminal() {
+            // Whoever listens hears that nothing more comes.
+            lock(&self.live).remove(key.as_str());
+            if let Some(parent) = parent
+                && matches!(self.lines.nudge(parent).await, Ok(true))
+            {
+                self.is_due(parent);
+            }
+        }
+    }
+
+    pub(crate) fn tell(&self, key: &RunKey, update: Update) {
+        if let Some(live) = lock(&self.live).get(key.as_str()) {
+            // Nobody listens: then nobody misses it.
+            let _ = live.send(update);
+        }
+    }
+}
+
+fn outcome_of(run: &Run) -> Option<Result<Json>> {
+    match run.status {
+        Status::Completed => Some(Ok(run.result.clone().unwrap_or(Json::Null))),
+        Status::Errored => Some(Err(run.error.clone().unwrap_or_else(|| WorkflowError::failed("it has failed")))),
+        Status::Terminated => {
+            let message = format!("run \"{}\" of \"{}\" was terminated", run.id, run.kind);
+            Some(Err(WorkflowError::new(Code::WorkflowNotRunning, message)))
+        }
+        _ => None,
+    }
+}
+
+/// The workflows of a database.
+#[derive(Clone)]
+pub struct Workflows {
+    pub(crate) engine: Arc<Engine>,
+}
+
+impl Workflows {
+    /// Opens the workflows of a database: makes their tables, takes over what an earlier life left, and begins to execute.
+    pub async fn open(
+        database: Arc<Database>,
+        env: Arc<dyn Env>,
+        registry: Registry,
+        options: EngineOptions,
+    ) -> Result<Workflows> {
+        let lines = Arc::new(Lines::new(database, env.clone()));
+        tables::make(&lines).await?;
+        let engine = Arc::new(Engine {
+            permits: Arc::new(Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS))),
+            executor: format!("isles:{:016x}", env.random()),
+            lines,
+            options,
+            types: Mutex::default(),
+            taken: Mutex::default(),
+            ready: Mutex::default(),
+            news: Arc::default(),
+            remote_news: Arc::default(),
+            written: Arc::default(),
+            waiting: Mutex::default(),
+            live: Mutex::default(),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        });
+        let workflows = Workflows { engine: engine.clone() };
+        for definition in registry.types.into_values() {
+            workflows.adopt(definition).await?;
+        }
+        workflows.adopt_remote().await?;
+        let mut followed = follow::Followed::new();
+        follow::follow_all(&engine, &mut followed).await;
+        let open = crate::procedures::Open(Arc::downgrade(&engine));
+        crate::procedures::register(engine.lines.database(), Arc::new(open));
+        if engine.options.executes {
+            if engine.options.takes_over {
+                workflows.take_over().await?;
+            }
+            env.spawn(Box::pin(worker::work(engine.clone())));
+        }
+        env.spawn(Box::pin(follow::keep(engine.clone(), followed)));
+        env.spawn(Box::pin(sweep(workflows.clone())));
+        Ok(workflows)
+    }
+
+    /// Adds a type that workers of other languages execute, or changes its options.
+    pub async fn register_remote(&self, kind: &str, options: Options) -> Result<()> {
+        if self.engine.definition(kind).is_ok_and(|known| !known.is_remote()) {
+            let message = format!("\"{kind}\" is executed by this process");
+            return Err(WorkflowError::new(Code::InvalidSchema, message));
+        }
+        self.adopt(Arc::new(Definition::remote(kind, options)?)).await
+    }
+
+    /// Runs that an earlier life of this process was executing are due at once.
+    async fn take_over(&self) -> Result<()> {
+        const LEFT: &str = "SELECT run FROM isles.runs WHERE status = 'running' AND executor LIKE 'isles:%' \
+            AND executor <> $1";
+        const TAKE: &str = "UPDATE isles.runs SET due_at = $2 WHERE run = $1 AND status = 'running' AND executor <> $3 \
+            AND due_at > $2";
+        let (lines, executor) = (&self.engine.lines, self.engine.executor.as_str());
+        let left = lines.one(LEFT, params![executor]).await?;
+        let now = lines.now();
+        let runs = left.rows.iter().filter_map(|row| crate::lines::text(row.first()?));
+        let taken = runs.map(|run| lines.try_together(vec![(TAKE, params![run, now, executor])]));
+        use futures::stream::{StreamExt, TryStreamExt};
+        let taken = futures::stream::iter(taken.collect::<Vec<_>>()).buffer_unordered(TAKEN_AT_ONCE);
+        taken.try_for_each(|_| std::future::ready(Ok(()))).await.map_err(WorkflowError::of_sql)
+    }
+
+    pub(crate) async fn adopt(&self, definition: Arc<Definition>) -> Result<()> {
+        crate::index::resize::record(&self.engine, &definition).await?;
+        lock(&self.engine.types).insert(definition.kind.clone(), definition);
+        Ok(())
+    }
+
+    fn key(&self, kind: &str, id: &str) -> Result<RunKey> {
+        // A type that nobody knows is not asked of any shard.
+        self.engine.definition(kind)?;
+        RunKey::new(kind, id).map_err(bad_name)
+    }
+
+    /// Creates a run. The same id and input again is the same run; another input is refused.
+    pub async fn create<In: Serialize>(&self, kind: &str, id: &str, input: &In) -> Result<Created> {
+        self.create_with(kind, id, input, Create::default()).await
+    }
+
+    pub async fn create_with<In: Serialize>(
+        &self,
+        kind: &str,
+        id: &str,
+        input: &In,
+        create: Create,
+    ) -> Result<Created> {
+        let input = serde_json::to_value(input).map_err(|error| WorkflowError::invalid(error.to_string()))?;
+        self.engine.create(kind, id, &input, create).await
+    }
+
+    /// Creates a run in the transaction that a session has open: it is there if the transaction commits, and not
+    /// otherwise. It is what `SELECT isles.start_run(type, id, input)` does.
+    pub async fn create_in<In: Serialize>(
+        &self,
+        session: &mut Session,
+        kind: &str,
+        id: &str,
+        input: &In,
+    ) -> Result<Created> {
+        let input = serde_json::to_string(input).map_err(|error| WorkflowError::invalid(error.to_string()))?;
+        let said = say(session, "SELECT isles.start_run($1, $2, $3)", params![kind, id, input]).await;
+        let said = said.map_err(|error| match error.sqlstate {
+            "23505" => WorkflowError::new(Code::WorkflowAlreadyExists, error.message),
+            "42704" => WorkflowError::new(Code::WorkflowTypeUnknown, error.message),
+            _ => WorkflowError::of_sql(error),
+        })?;
+        match said.rows.first().and_then(|row| row.first()) {
+            Some(Value::Bool(true)) => Ok(Created::New),
+            _ => Ok(Created::Existing),
+        }
+    }
+
+    pub async fn get(&self, kind: &str, id: &str) -> Result<Run> {
+        self.engine.lines.get(&self.key(kind, id)?).await
+    }
+
+    /// The journal of a run, in the order in which its entries began: what was done, and what is waited for.
+    pub async fn timeline(&self, kind: &str, id: &str) -> Result<(Run, Vec<Step>)> {
+        let key = self.key(kind, id)?;
+        let run = self.engine.lines.get(&key).await?;
+        let steps = self.engine.lines.steps(&key, run.attempt).await?;
+        Ok((run, steps))
+    }
+
+    /// Sends an event to a run. One that is sent again with the same key is there once.
+    pub async fn send<T: Serialize>(
+        &self,
+        kind: &str,
+        id: &str,
+        event: &str,
+        payload: &T,
+        dedupe: Option<&str>,
+    ) -> Result<i64> {
+        let payload = serde_json::to_value(payload).map_err(|error| WorkflowError::invalid(error.to_string()))?;
+        let key = self.key(kind, id)?;
+        self.engine.definition(kind)?.check_event(event, &payload)?;
+        let seq = self.engine.lines.send(&key, event, &payload, dedupe).await?;
+        self.engine.is_due(key.as_str());
+        Ok(seq)
+    }
+
+    pub async fn pause(&self, kind: &str, id: &str) -> Result<Run> {
+        self.control(kind, id, Control::Pause).await
+    }
+
+    pub async fn resume(&self, kind: &str, id: &str) -> Result<Run> {
+        self.control(kind, id, Control::Resume).await
+    }
+
+    pub async fn terminate(&self, kind: &str, id: &str) -> Result<Run> {
+        self.control(kind, id, Control::Terminate).await
+    }
+
+    async fn control(&self, kind: &str, id: &str, control: Control) -> Result<Run> {
+        let key = self.key(kind, id)?;
+        let run = self.engine.lines.control(&key, control).await?;
+        match run.status {
+            status if status.is_terminal() => self.engine.has_ended(&key, status, run.parent.as_deref()).await,
+            _ => self.engine.is_due(key.as_str()),
+        }
+        Ok(run)
+    }
+
+    /// Begins a run that has ended again, from its beginning.
+    pub async fn restart(&self, kind: &str, id: &str) -> Result<Run> {
+        let key = self.key(kind, id)?;
+        let run = self.engine.lines.restart(&key).await?;
+        self.engine.saw_write();
+        self.engine.is_due(key.as_str());
+        Ok(run)
+    }
+
+    /// Deletes a run that has ended, with all that is kept of it.
+    pub async fn delete(&self, kind: &str, id: &str) -> Result<()> {
+        let key = self.key(kind, id)?;
+        self.engine.lines.delete(&key).await?;
+        self.engine.saw_write();
+        Ok(())
+    }
+
+    /// Waits until a run has ended, and returns its result. With a limit, it is an error if it has not ended by then.
+    pub async fn wait(&self, kind: &str, id: &str, limit: Option<Duration>) -> Result<Json> {
+        let key = self.key(kind, id)?;
+        let env = self.engine.lines.env();
+        let deadline = limit.map(|limit| env.elapsed() + limit);
+        loop {
+            let waiting = lock(&self.engine.waiting).entry(key.as_str().into()).or_default().clone();
+            let mut told = Box::pin(waiting.notified());
+            told.as_mut().enable();
+            let run = self.engine.lines.get(&key).await?;
+            if let Some(outcome) = outcome_of(&run) {
+                return outcome;
+            }
+            let left = deadline.map_or(WAIT_LOOK, |deadline| deadline.saturating_sub(env.elapsed()).min(WAIT_LOOK));
+            if left.is_zero() {
+                let message = format!("run \"{id}\" of \"{kind}\" has not ended: it is {}", run.status);
+                let details = json!({ "currentStatus": run.status.as_str() });
+                return Err(WorkflowError::new(Code::UpdateTimeout, message).with_details(details));
+            }
+            futures::future::select(told, env.sleep(left)).await;
+        }
+    }
+
+    /// What a run has told after a number, and is kept: at most a thousand, in order.
+    pub async fn updates(&self, kind: &str, id: &str, after: i64) -> Result<Vec<Update>> {
+        let key = self.key(kind, id)?;
+        self.engine.lines.get(&key).await?;
+        self.engine.lines.updates(&key, after).await
+    }
+
+    /// What a run tells from now on. It ends when the run has.
+    pub fn listen(&self, kind: &str, id: &str) -> Result<broadcast::Receiver<Update>> {
+        let key = self.key(kind, id)?;
+        let mut live = lock(&self.engine.live);
+        live.retain(|_, sender| sender.receiver_count() > 0);
+        let sender = live.entry(key.as_str().into()).or_insert_with(|| broadcast::channel(LIVE_UPDATES).0);
+        Ok(sender.subscribe())
+    }
+
+    /// The types that there are, and whether workers of other languages execute them.
+    pub fn types(&self) -> Vec<(String, bool)> {
+        self.engine.definitions().iter().map(|one| (one.kind.clone(), one.is_remote())).collect()
+    }
+
+    /// Executes nothing more. Runs that were being executed go on when workflows are opened again.
+    pub fn close(&self) {
+        self.engine.closed.store(true, Ordering::SeqCst);
+        self.engine.closing.notify_waiters();
+        self.engine.permits.close();
+        self.engine.news.notify_one();
+        self.engine.written.notify_waiters();
+    }
+}
+
+/// Takes away what has been kept for long enough.
+async fn sweep(workflows: Workflows) {
+    let engine = workflows.engine.clone();
+    loop {
+        let closed = futures::future::select(Box::pin(engine.closed()), engine.lines.env().sleep(SWEEP));
+        if matches!(closed.await, futures::future::Either::Left(_)) {
+            return;
+        }
+        if let Err(error) = workflows.sweep_once().await {
+            tracing::debug!(%error, "runs that were kept for long enough stay for now");
+        }
+    }
+}
+
+impl Workflows {
+    /// Deletes runs past their retention, and forgets what was deleted long ago. Returns how many went.
+    pub async fn sweep_once(&self) -> Result<u64> {
+        let now = self.engine.lines.now();
+        let mut gone = self.engine.lines.forget_deleted(now - KEEP_DELETED_MS).await?;
+        for definition in self.engine.definitions() {
+            let Some(retention) = definition.options.retention else { continue };
+            let before = now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX));
+            for id in self.ended_before(&definition.kind, before).await? {
+                // One that was restarted meanwhile has not ended, and stays.
+                match self.delete(&definition.kind, &id).await {
+                    Ok(()) => gone += 1,
+                    Err(error) if matches!(error.code, Code::WorkflowNotRunning | Code::WorkflowNotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(gone)
+    }
+}

@@ -1,0 +1,266 @@
+//! The index of runs: every sentence of its design, with more than one index shard.
+
+use crate::harness::Db;
+use crate::world::{LIMIT, open, status, until};
+use isles_kernel::runs::list::Order;
+use isles_kernel::runs::places::{shard_name, shard_of};
+use isles_kernel::runs::status::Status;
+use isles_kernel::value::Value;
+use isles_workflows::index::list::Filter;
+use isles_workflows::{Code, Context, Create, Events, Options, Registry, Workflows};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
+
+fn registry(shards: u32, previous_shards: Option<u32>, legacy: bool) -> Registry {
+    let mut registry = Registry::new();
+    let payment = |ctx: Context, input: Json| async move {
+        if input["waits"] == json!(true) {
+            ctx.wait_for_event::<Json>("wait", "go", None).await?;
+        }
+        Ok(input)
+    };
+    let options = Options { shards, previous_shards, legacy, events: Events::new().any("go"), ..Options::default() };
+    registry.register("payment", payment, options).unwrap();
+    registry.register("notification", payment, Options::default()).unwrap();
+    registry
+}
+
+fn of(kind: &str) -> Filter {
+    Filter { kind: Some(kind.into()), limit: Some(1_000), ..Filter::default() }
+}
+
+async fn listed(workflows: &Workflows, filter: &Filter) -> Vec<(String, &'static str)> {
+    let page = workflows.list(filter).await.unwrap();
+    assert!(page.failed_shards.is_empty() && page.cursor.is_none());
+    let mut all: Vec<_> = page.entries.into_iter().map(|entry| (entry.id, entry.status.as_str())).collect();
+    all.sort();
+    all
+}
+
+/// Makes runs, every third of which waits, and lets the index come up to them.
+async fn populate(workflows: &Workflows, kind: &str, count: usize) -> Vec<(String, &'static str)> {
+    let mut expected = Vec::new();
+    for n in 0..count {
+        let (id, waits) = (format!("run-{n:03}"), n % 3 == 0);
+        workflows.create(kind, &id, &json!({ "n": n, "waits": waits })).await.unwrap();
+        if !waits {
+            workflows.wait(kind, &id, Some(LIMIT)).await.unwrap();
+        }
+        expected.push((id, if waits { "waiting" } else { "completed" }));
+    }
+    caught_up(workflows, kind, &expected).await;
+    expected
+}
+
+async fn caught_up(workflows: &Workflows, kind: &str, expected: &[(String, &'static str)]) {
+    until("the index", || async { listed(workflows, &of(kind)).await == expected }).await;
+}
+
+async fn system(db: &Db, sql: &str, params: Vec<Value>) -> Vec<Vec<Value>> {
+    db.database.system_session().unwrap().run_text(sql, params).await.unwrap().rows
+}
+
+/// Shard naming, shard routing, configuration and its default, the write path to one shard.
+pub(crate) async fn index_shards_are_those_of_the_design(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    populate(&workflows, "payment", 24).await;
+    workflows.create("notification", "only", &json!({})).await.unwrap();
+    caught_up(&workflows, "notification", &[("only".into(), "completed")]).await;
+    let rows = system(&db, "SELECT index_shard, id, type FROM isles.run_index", Vec::new()).await;
+    assert_eq!(rows.len(), 25, "each run is in one index shard");
+    let mut used = BTreeSet::new();
+    for row in rows {
+        let [Value::Text(shard), Value::Text(id), Value::Text(kind)] = row.as_slice() else { panic!("{row:?}") };
+        let shards = if kind == "payment" { 4 } else { 1 };
+        assert_eq!(*shard, shard_name(kind, shard_of(id, shards)));
+        used.insert(shard.clone());
+    }
+    assert_eq!(used.len(), 5, "all four, and __index:notification:0: {used:?}");
+}
+
+pub(crate) async fn a14_a16_pages_are_newest_first_and_complete(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let expected = populate(&workflows, "payment", 30).await;
+    let attributes = Some(json!({ "customer": "ann" }));
+    let create = Create { attributes, ..Create::default() };
+    workflows.create_with("payment", "of ann", &json!({}), create).await.unwrap();
+    let ended = ("of ann".to_string(), "completed");
+    until("one more", || async { listed(&workflows, &of("payment")).await.contains(&ended) }).await;
+    for order in [Order::Updated, Order::Created] {
+        for status in [None, Some(Status::Waiting), Some(Status::Completed)] {
+            let (mut cursor, mut all) = (None, Vec::new());
+            loop {
+                let filter = Filter { order, status, cursor, limit: Some(4), ..of("payment") };
+                let page = workflows.list(&filter).await.unwrap();
+                assert!(page.entries.len() <= 4);
+                all.extend(page.entries);
+                cursor = page.cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            let time = |at: usize| all.get(at).map(|entry| entry.at(order));
+            assert!((1..all.len()).all(|at| time(at - 1).unwrap().compare(&time(at).unwrap()).is_lt()), "{order:?}");
+            let wanted = status.map_or(31, |status| {
+                expected.iter().filter(|(_, is)| *is == status.as_str()).count()
+                    + usize::from(status == Status::Completed)
+            });
+            assert_eq!(all.len(), wanted, "{order:?} {status:?}");
+            assert!(all.iter().all(|entry| status.is_none_or(|status| entry.status == status)));
+        }
+    }
+    let filter = Filter { attributes: [("customer".into(), json!("ann"))].into(), ..of("payment") };
+    assert_eq!(listed(&workflows, &filter).await, [("of ann".into(), "completed")]);
+    let newest = workflows.list(&Filter { limit: Some(1), order: Order::Created, ..of("payment") }).await.unwrap();
+    assert_eq!(newest.entries[0].id, "of ann");
+    for (limit, cursor) in
+        [(Some(0), None), (Some(-1), None), (Some(1_000_000), None), (None, Some("no cursor".into()))]
+    {
+        let error = workflows.list(&Filter { limit, cursor, ..of("payment") }).await.unwrap_err();
+        assert_eq!((error.code, error.code.status()), (Code::ValidationError, 400));
+    }
+    let error = workflows.list(&of("unknown")).await.unwrap_err();
+    assert_eq!(error.code, Code::WorkflowTypeUnknown);
+}
+
+pub(crate) async fn a20_one_id_in_two_types_is_two_runs(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    workflows.create("payment", "same", &json!({ "n": 1 })).await.unwrap();
+    workflows.create("notification", "same", &json!({ "n": 2 })).await.unwrap();
+    until("both", || async {
+        let page = workflows.list(&Filter::default()).await.unwrap();
+        page.entries.len() == 2 && page.entries.iter().all(|entry| entry.status == Status::Completed)
+    })
+    .await;
+    assert_eq!(workflows.get("payment", "same").await.unwrap().input["n"], json!(1));
+}
+
+pub(crate) async fn a07_a08_a10_entries_are_mended_and_late_ones_lose(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let expected = populate(&workflows, "payment", 12).await;
+    let created = workflows.get("payment", "run-000").await.unwrap().created_at;
+    system(&db, "DELETE FROM isles.run_index WHERE id = 'run-001'", Vec::new()).await;
+    let stale = "UPDATE isles.run_index SET status = 'running', version = 0, created_at = 1 WHERE id = 'run-000'";
+    system(&db, stale, Vec::new()).await;
+    assert_ne!(listed(&workflows, &of("payment")).await, expected);
+    assert_eq!(workflows.reindex().await.unwrap(), 2);
+    assert_eq!(listed(&workflows, &of("payment")).await, expected);
+    assert_eq!(workflows.reindex().await.unwrap(), 0, "what is right is not written again");
+    let entry = workflows.list(&of("payment")).await.unwrap().entries.into_iter().find(|entry| entry.id == "run-000");
+    assert_eq!(entry.unwrap().created_at, created, "the time of creation is the run's own");
+    // What the logs have is not lost while nobody follows them.
+    workflows.close();
+    let workflows = open(&db, registry(4, None, false)).await;
+    workflows.send("payment", "run-000", "go", &json!(null), None).await.unwrap();
+    workflows.wait("payment", "run-000", Some(LIMIT)).await.unwrap();
+    workflows.close();
+    let workflows = open(&db, registry(4, None, false)).await;
+    let filter = Filter { status: Some(Status::Completed), ..of("payment") };
+    until("the entry", || async { listed(&workflows, &filter).await.iter().any(|(id, _)| id == "run-000") }).await;
+}
+
+pub(crate) async fn a15_a17_a_resize_loses_and_doubles_nothing(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let mut expected = populate(&workflows, "payment", 24).await;
+    let mut known = 4;
+    for (shards, finishes) in [(8, "run-000"), (3, "run-003"), (1, "run-006")] {
+        workflows.close();
+        // Without the previous count runs would vanish: it is refused.
+        let refused = try_open(&db, registry(shards, None, false)).await;
+        assert_eq!(refused, Some(Code::InvalidSchema), "{known} to {shards}");
+        let workflows = open(&db, registry(shards, Some(known), false)).await;
+        assert!(!workflows.is_settled("payment").await.unwrap());
+        assert_eq!(listed(&workflows, &of("payment")).await, expected, "reads fan out to both");
+        // A run that goes on now is written at its new place; its stale copy passes no filter.
+        workflows.send("payment", finishes, "go", &json!(null), None).await.unwrap();
+        workflows.wait("payment", finishes, Some(LIMIT)).await.unwrap();
+        expected.iter_mut().find(|(id, _)| id == finishes).unwrap().1 = "completed";
+        caught_up(&workflows, "payment", &expected).await;
+        plant_stale_copy(&db, finishes, shards, known).await;
+        let waiting = Filter { status: Some(Status::Waiting), ..of("payment") };
+        assert!(!listed(&workflows, &waiting).await.iter().any(|(id, _)| id == finishes));
+        assert_eq!(listed(&workflows, &of("payment")).await, expected);
+        workflows.close();
+        assert_eq!(try_open(&db, registry(shards, None, false)).await, Some(Code::InvalidSchema), "not yet");
+        let workflows = open(&db, registry(shards, Some(known), false)).await;
+        let resized = workflows.resize("payment").await.unwrap();
+        // Entries that the follower takes home meanwhile may be seen by nobody else.
+        assert!(resized.may_remove_previous && resized.seen > 0, "{resized:?}");
+        assert_eq!(listed(&workflows, &of("payment")).await, expected);
+        workflows.close();
+        let workflows = open(&db, registry(shards, None, false)).await;
+        assert_eq!(listed(&workflows, &of("payment")).await, expected, "finished runs are there, too");
+        let rows = system(&db, "SELECT count(*) FROM isles.run_index WHERE type = 'payment'", Vec::new()).await;
+        assert_eq!(rows, [[Value::Int(24)]], "no copy is left");
+        workflows.close();
+        known = shards;
+    }
+}
+
+async fn try_open(db: &Db, registry: Registry) -> Option<Code> {
+    let options = crate::world::options();
+    let opened = Workflows::open(db.database.clone(), crate::harness::env(), registry, options).await;
+    opened.err().map(|error| error.code)
+}
+
+/// What a run was before, at its previous place, as a crash between two writes may leave it.
+async fn plant_stale_copy(db: &Db, id: &str, shards: u32, previous: u32) {
+    let (home, other) = (shard_of(id, shards), shard_of(id, previous));
+    if home == other {
+        return;
+    }
+    // The follower may not have removed the last one yet.
+    let sql = "INSERT INTO isles.run_index VALUES ($1, $2, 'payment', 'waiting', 1, 9000000000000, 1, '{}') \
+        ON CONFLICT DO NOTHING";
+    system(db, sql, vec![Value::Text(shard_name("payment", other)), Value::Text(id.into())]).await;
+}
+
+pub(crate) async fn a06_entries_of_earlier_systems_come_home(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    populate(&workflows, "payment", 3).await;
+    // One under the name from before there were several, one where the old hash led to.
+    let old_hash = shard_name("payment", isles_kernel::hash::legacy::fnv1a32_f64("wf-1") % 4);
+    assert_ne!(old_hash, shard_name("payment", shard_of("wf-1", 4)));
+    for (shard, id) in [("__index:payment", "order-123"), (old_hash.as_str(), "wf-1")] {
+        let sql = "INSERT INTO isles.run_index VALUES ($1, $2, 'payment', 'completed', 1, 2, 1, '{}')";
+        system(&db, sql, vec![Value::Text(shard.into()), Value::Text(id.into())]).await;
+    }
+    workflows.close();
+    let workflows = open(&db, registry(4, None, true)).await;
+    let found: Vec<String> = listed(&workflows, &of("payment")).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(found, ["order-123", "run-000", "run-001", "run-002", "wf-1"]);
+    let resized = workflows.resize("payment").await.unwrap();
+    assert_eq!(resized.moved, 2);
+    workflows.close();
+    let workflows = open(&db, registry(4, None, false)).await;
+    assert_eq!(listed(&workflows, &of("payment")).await.len(), 5);
+}
+
+pub(crate) async fn a22_counts_say_what_there_is(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    populate(&workflows, "payment", 9).await;
+    let (counts, failed) = workflows.counts(Some("payment")).await.unwrap();
+    assert!(failed.is_empty());
+    let shown: Vec<(Status, i64)> = counts.iter().map(|count| (count.status, count.runs)).collect();
+    assert_eq!(shown, [(Status::Waiting, 3), (Status::Completed, 6)]);
+    workflows.delete("payment", "run-001").await.unwrap();
+    until("one less", || async { listed(&workflows, &of("payment")).await.len() == 8 }).await;
+    let (counts, _) = workflows.counts(None).await.unwrap();
+    assert_eq!(counts.iter().map(|count| count.runs).sum::<i64>(), 8);
+}
+
+/// An entry that cannot be read stands for an index shard that cannot be asked: the others answer, and it is named.
+pub(crate) async fn a19_an_index_shard_that_cannot_be_asked_is_named(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let expected = populate(&workflows, "payment", 16).await;
+    let broken = shard_name("payment", 2);
+    let sql = "UPDATE isles.run_index SET status = 'nonsense' WHERE index_shard = $1";
+    system(&db, sql, vec![Value::Text(broken.clone())]).await;
+    let page = workflows.list(&of("payment")).await.unwrap();
+    assert_eq!(page.failed_shards, [broken]);
+    assert_eq!(page.to_json()["incomplete"], json!(true));
+    let elsewhere = expected.iter().filter(|(id, _)| shard_of(id, 4) != 2).count();
+    assert_eq!(page.entries.len(), elsewhere);
+    assert!(elsewhere > 0 && elsewhere < 16);
+    status(&workflows, "payment", "run-000", "waiting").await;
+}

@@ -1,16 +1,43 @@
 //! The database behind the doors, as the doors need it: roles to check, sessions to speak with.
 
 use crate::config::Config;
+use async_trait::async_trait;
 use isles_cluster::catalog::Catalog;
 use isles_cluster::database::{self, Database, ShardPlace, ShardWork, TenantWorks};
 use isles_cluster::session::{Login, Session};
 use isles_engine::env::TokioEnv;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
-use std::sync::Arc;
+use isles_stores::{IdSource, Stores};
+use isles_workflows::procedures::{self, Source};
+use isles_workflows::{Code, EngineOptions, Registry, WorkflowError, Workflows};
+use std::sync::{Arc, Weak};
+use tokio::sync::OnceCell;
 
 pub(crate) struct Backend {
     database: Arc<Database>,
+    stores: Stores,
+    runs: Arc<Runs>,
+}
+
+/// The workflows of the database, opened when somebody wants them: a database that has none pays nothing for them.
+struct Runs {
+    /// The database has this, among what SQL can call.
+    database: Weak<Database>,
+    opened: OnceCell<Workflows>,
+}
+
+#[async_trait]
+impl Source for Runs {
+    async fn workflows(&self) -> Result<Workflows, WorkflowError> {
+        let closed = || WorkflowError::new(Code::Unavailable, "the database is being closed");
+        let open = async {
+            let database = self.database.upgrade().ok_or_else(closed)?;
+            let env = Arc::new(TokioEnv::current());
+            Workflows::open(database, env, Registry::new(), EngineOptions::default()).await
+        };
+        self.opened.get_or_try_init(|| open).await.cloned()
+    }
 }
 
 impl Backend {
@@ -20,13 +47,42 @@ impl Backend {
         place.shards.extend(config.shards.postgres.iter().map(|url| ShardPlace::Postgres { url: url.clone() }));
         place.only_if_new = !config.shards.said;
         place.strategy = config.strategy;
+        place.environment = config.environment;
+        place.region = config.region.clone();
+        place.regions = config.regions.clone();
         place.verify_indexes_every = config.verify_indexes_every.unwrap_or(place.verify_indexes_every);
         let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
-        Ok(Backend { database })
+        let runs = Arc::new(Runs { database: Arc::downgrade(&database), opened: OnceCell::new() });
+        procedures::register(&database, runs.clone());
+        let stores = Stores::open(database.clone(), IdSource::System).await?;
+        stores.register();
+        let backend = Backend { database, stores, runs };
+        backend.resume_runs().await?;
+        Ok(backend)
+    }
+
+    /// Runs that are there go on.
+    async fn resume_runs(&self) -> Result<(), SqlError> {
+        let mut session = self.database.system_session()?;
+        if session.run_text("SELECT version FROM isles.run_format", Vec::new()).await.is_err() {
+            return Ok(());
+        }
+        let opened = self.runs.workflows().await;
+        opened.map(drop).map_err(|error| SqlError::new("58000", format!("workflows cannot be opened: {error}")))
+    }
+
+    /// The workflows of the database.
+    pub(crate) async fn workflows(&self) -> Result<Workflows, WorkflowError> {
+        self.runs.workflows().await
     }
 
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.database
+    }
+
+    /// Records that expire.
+    pub(crate) fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     pub(crate) fn catalog(&self) -> Arc<dyn Catalog> {
@@ -62,6 +118,9 @@ impl Backend {
 
     /// Lets what runs end, and closes everything.
     pub(crate) async fn close(&self) -> Result<(), SqlError> {
+        if let Some(workflows) = self.runs.opened.get() {
+            workflows.close();
+        }
         self.database.close().await
     }
 }

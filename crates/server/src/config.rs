@@ -7,6 +7,8 @@
 //! A key that is not known is refused: a misspelt limit is no limit.
 
 use isles_cluster::database::Strategy;
+use isles_cluster::placements::Environment;
+use isles_kernel::names::RegionName;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,6 +34,15 @@ pub(crate) struct Given {
     /// How tenants are kept apart; a database keeps what it was made with [default: row]
     #[arg(long, value_name = "STRATEGY", env = "ISLES_STRATEGY", value_enum)]
     pub(crate) strategy: Option<StrategyName>,
+    /// What an invalid placement does: refuse its tenant, or warn and go on [default: production]
+    #[arg(long, value_name = "ENVIRONMENT", env = "ISLES_ENVIRONMENT", value_enum)]
+    pub(crate) environment: Option<EnvironmentName>,
+    /// Where the data folder is: the region of the catalog, and of shards that are files
+    #[arg(long, value_name = "REGION", env = "ISLES_REGION")]
+    pub(crate) region: Option<String>,
+    /// The region of each shard, in order, with "-" for none; in the environment, with spaces between
+    #[arg(long, value_name = "REGION", env = "ISLES_SHARD_REGIONS", value_delimiter = ' ')]
+    pub(crate) shard_regions: Vec<String>,
     /// Where PostgreSQL clients connect [default: 127.0.0.1:5499]
     #[arg(long, value_name = "ADDR", env = "ISLES_LISTEN")]
     pub(crate) listen: Option<String>,
@@ -77,6 +88,25 @@ impl From<StrategyName> for Strategy {
     }
 }
 
+/// An [`Environment`], as people write it.
+#[derive(clap::ValueEnum, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EnvironmentName {
+    /// Refuse whoever needs it
+    Production,
+    /// Warn, and go on with the last valid one
+    Development,
+}
+
+impl From<EnvironmentName> for Environment {
+    fn from(name: EnvironmentName) -> Environment {
+        match name {
+            EnvironmentName::Production => Environment::Production,
+            EnvironmentName::Development => Environment::Development,
+        }
+    }
+}
+
 #[derive(clap::ValueEnum, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -94,6 +124,10 @@ pub(crate) struct File {
     #[serde(default)]
     postgres: Vec<String>,
     strategy: Option<StrategyName>,
+    environment: Option<EnvironmentName>,
+    region: Option<String>,
+    #[serde(default)]
+    shard_regions: Vec<String>,
     listen: Option<String>,
     http: Option<String>,
     verify_indexes_every: Option<u64>,
@@ -194,6 +228,11 @@ pub(crate) struct Config {
     pub(crate) shards: Shards,
     /// What the database has, if not said.
     pub(crate) strategy: Option<Strategy>,
+    pub(crate) environment: Environment,
+    /// Of the data folder.
+    pub(crate) region: Option<RegionName>,
+    /// Of each shard, in order.
+    pub(crate) regions: Vec<Option<RegionName>>,
     pub(crate) listen: SocketAddr,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
@@ -233,6 +272,9 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
         data: given.data.or(file.data.map(beside)).unwrap_or_else(|| "isles-data".into()),
         shards: shards(given.shards, given.postgres, file.shards, file.postgres),
         strategy: given.strategy.or(file.strategy).map(Strategy::from),
+        environment: given.environment.or(file.environment).map(Environment::from).unwrap_or_default(),
+        region: given.region.or(file.region).map(|name| region("region", &name)).transpose()?,
+        regions: regions(if given.shard_regions.is_empty() { file.shard_regions } else { given.shard_regions })?,
         listen: address("listen", &listen)?,
         http: if http == "off" { None } else { Some(address("http", &http)?) },
         tls: given_tls.or(file_tls).map(|(certificate, key)| TlsFiles { certificate, key }),
@@ -255,6 +297,18 @@ fn shards(given: Option<usize>, given_urls: Vec<String>, file: Option<usize>, fi
     Shards { said: count.is_some() || !postgres.is_empty(), sqlite: count.unwrap_or(unsaid), postgres }
 }
 
+fn region(field: &'static str, name: &str) -> Result<RegionName, Invalid> {
+    RegionName::new(name).map_err(|fault| invalid(field, fault.to_string()))
+}
+
+fn regions(names: Vec<String>) -> Result<Vec<Option<RegionName>>, Invalid> {
+    let one = |name: String| match name.as_str() {
+        "-" => Ok(None),
+        name => region("shard_regions", name).map(Some),
+    };
+    names.into_iter().map(one).collect()
+}
+
 fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
     let text = text.replace("localhost:", "127.0.0.1:");
     text.parse().map_err(|_| Invalid {
@@ -266,6 +320,11 @@ fn address(field: &'static str, text: &str) -> Result<SocketAddr, Invalid> {
 fn check(config: Config) -> Result<Config, Invalid> {
     if config.shards.sqlite == 0 && config.shards.postgres.is_empty() {
         return Err(invalid("shards", "a database has at least one shard"));
+    }
+    let shards = config.shards.sqlite + config.shards.postgres.len();
+    if config.shards.said && config.regions.len() > shards {
+        let message = format!("{} regions are named for {shards} shards", config.regions.len());
+        return Err(invalid("shard_regions", message));
     }
     let limits = &config.limits;
     for (field, value, least) in [
@@ -346,6 +405,17 @@ mod tests {
     }
 
     #[test]
+    fn regions_and_the_environment_are_read() {
+        let text = "shards = 3\nregion = 'weur'\nshard_regions = ['apac', '-']\nenvironment = 'development'";
+        let config = resolved(Given::default(), text).unwrap();
+        let named = |name: &str| RegionName::new(name).unwrap();
+        assert_eq!((config.region, config.regions), (Some(named("weur")), vec![Some(named("apac")), None]));
+        assert_eq!(config.environment, Environment::Development);
+        let config = resolved(Given::default(), "").unwrap();
+        assert_eq!((config.environment, config.region), (Environment::Production, None));
+    }
+
+    #[test]
     fn what_is_not_known_is_refused() {
         for text in
             ["port = 1", "[limits]\nconections = 1", "[tls]\ncert = 'x'", "listen = 5", "data =", "strategy = 'rows'"]
@@ -353,6 +423,8 @@ mod tests {
             assert_eq!(resolved(Given::default(), text).unwrap_err().field, "file", "{text}");
         }
         for (text, field) in [
+            ("region = 'A B'", "region"),
+            ("shards = 1\nshard_regions = ['apac', '-']", "shard_regions"),
             ("listen = 'everywhere'", "listen"),
             ("shards = 0", "shards"),
             ("[limits]\nconnections = 0", "limits.connections"),

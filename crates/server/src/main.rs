@@ -61,10 +61,13 @@ enum Mode {
     /// Make, watch, compare and rebuild global indexes
     #[command(subcommand)]
     Index(cli::indexes::IndexMode),
+    /// Create, list, follow and end runs of workflows
+    #[command(subcommand)]
+    Runs(cli::runs::RunsMode),
     /// Make and read self-routing ids
     #[command(subcommand)]
     Id(cli::id::IdMode),
-    /// Check and explain placement configurations
+    /// Placements of tenants: check and explain configurations, show and change those in force
     #[command(subcommand)]
     Placement(cli::placement::PlacementMode),
     /// Check every page of shard files and backups
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Mode::Move(mode) => (mode.format(), cli::moves::run(mode)),
         Mode::Shards(mode) => (mode.format(), cli::shards::run(mode)),
         Mode::Index(mode) => (mode.format(), cli::indexes::run(mode)),
+        Mode::Runs(mode) => (mode.format(), cli::runs::run(mode)),
         Mode::Id(mode) => (mode.format(), cli::id::run(mode)),
         Mode::Placement(mode) => (mode.format(), cli::placement::run(mode)),
         Mode::Verify(arguments) => (arguments.format(), cli::shard_files::verify(arguments)),

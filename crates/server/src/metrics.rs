@@ -2,10 +2,13 @@
 
 mod indexes;
 mod moves;
+mod placements;
+mod stores;
 
 use crate::backend::Backend;
 use isles_cluster::database::{OTHER, ShardWork, TenantWork};
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -146,6 +149,8 @@ const KINDS: [&str; 18] = [
 
 pub(crate) struct Metrics {
     registry: Registry,
+    /// What has names that others have given it.
+    unprefixed: Registry,
     connections: Family<OfDoor, Gauge>,
     accepted: Family<OfDoor, Counter>,
     refused: Family<OfClass, Counter>,
@@ -174,6 +179,7 @@ impl Metrics {
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(50e-6, 2.0, 21)));
         let mut metrics = Metrics {
             registry: Registry::with_prefix("isles"),
+            unprefixed: Registry::default(),
             connections: Family::default(),
             accepted: Family::default(),
             refused: Family::default(),
@@ -200,6 +206,8 @@ impl Metrics {
         let indexes = indexes::Indexes::new(backend);
         metrics.registry.register_collector(Box::new(indexes.clone()));
         metrics.indexes = Some(indexes);
+        metrics.unprefixed.register_collector(Box::new(placements::Placements(Arc::clone(backend))));
+        metrics.unprefixed.register_collector(Box::new(stores::Stores::new(backend)));
         metrics
     }
 
@@ -271,7 +279,10 @@ impl Metrics {
     /// The text that Prometheus reads.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+        let encoded = encode_registry(&mut text, &self.registry)
+            .and_then(|()| encode_registry(&mut text, &self.unprefixed))
+            .and_then(|()| encode_eof(&mut text));
+        match encoded {
             Ok(()) => text,
             Err(_) => String::new(),
         }

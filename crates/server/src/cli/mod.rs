@@ -13,6 +13,7 @@ pub(crate) mod shard_files;
 pub(crate) mod client;
 pub(crate) mod indexes;
 pub(crate) mod moves;
+pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod shards;
 pub(crate) mod sql;

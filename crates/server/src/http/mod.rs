@@ -4,10 +4,14 @@
 //!   * [`answer`]  results and errors as JSON
 //!   * [`sql`]     `POST /sql`
 //!   * [`admin`]   moves, routing, rows of single shards
+//!   * [`stores`]  records that expire
+//!   * [`workflows`] runs, and workers of other languages
 //!
 //! ```text
 //! POST /sql           statements, with the roles of PostgreSQL's protocol
 //!      /admin/…       for administrators
+//!      /stores/…      records that expire
+//!      /workflows/…   runs of workflows
 //! GET  /healthz       the process answers
 //! GET  /readyz        the database answers
 //! GET  /metrics       for Prometheus
@@ -17,6 +21,8 @@
 mod admin;
 pub(crate) mod answer;
 pub(crate) mod sql;
+mod stores;
+mod workflows;
 
 use crate::backend::Backend;
 use crate::config::Limits;
@@ -34,7 +40,7 @@ use axum::serve::IncomingStream;
 use isles_cluster::roles;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -48,7 +54,21 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Connections that have been accepted and wait to be served.
 const ACCEPTED_MAX: usize = 64;
 
-const OPENAPI: &str = include_str!("openapi.json");
+/// What describes this interface, and the paths of its larger parts.
+const OPENAPI: &str = include_str!("openapi/whole.json");
+const OPENAPI_PARTS: [&str; 2] = [include_str!("openapi/admin.json"), include_str!("openapi/workflows.json")];
+
+/// The description of all paths, which is put together once.
+static DESCRIBED: LazyLock<String> = LazyLock::new(|| {
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("a test reads it");
+    let mut whole = read(OPENAPI);
+    for part in OPENAPI_PARTS {
+        if let (Some(paths), serde_json::Value::Object(part)) = (whole["paths"].as_object_mut(), read(part)) {
+            paths.extend(part);
+        }
+    }
+    whole.to_string()
+});
 
 /// What every request shares.
 pub(crate) struct HttpDoor {
@@ -95,7 +115,7 @@ pub(crate) async fn listen(door: HttpDoor, listener: TcpListener, tls: Option<Tl
 
 /// Every path, and what it answers to. All of them are in the interface's description.
 fn routes(body_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)> {
-    let openapi = || async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) };
+    let openapi = || async { ([(header::CONTENT_TYPE, "application/json")], DESCRIBED.as_str()) };
     let mut routes = vec![
         ("/sql", post(sql::post_sql).layer(DefaultBodyLimit::max(body_bytes))),
         ("/healthz", get(|| async { "ok\n" })),
@@ -103,7 +123,8 @@ fn routes(body_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)>
         ("/metrics", get(metrics)),
         ("/openapi.json", get(openapi)),
     ];
-    let admin = admin::routes(body_bytes).into_iter();
+    let admin = admin::routes(body_bytes).into_iter().chain(workflows::routes());
+    routes.extend(stores::routes());
     routes.extend(admin.map(|(path, answers)| (path, answers.fallback(admin::no_such_verb))));
     routes
 }
@@ -260,7 +281,7 @@ mod tests {
     /// the server.
     #[test]
     fn every_path_is_described() {
-        let described: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let described: serde_json::Value = serde_json::from_str(&DESCRIBED).unwrap();
         let described: BTreeSet<&str> = described["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let served: BTreeSet<&str> = routes(1).iter().map(|(path, _)| *path).collect();
         assert_eq!(served, described);

@@ -173,7 +173,7 @@ pub(super) fn credentials(headers: &HeaderMap) -> Result<(String, String), SqlEr
     Ok((user.to_owned(), password.to_owned()))
 }
 
-fn settings(headers: &HeaderMap) -> Result<Vec<(String, String)>, SqlError> {
+pub(super) fn settings(headers: &HeaderMap) -> Result<Vec<(String, String)>, SqlError> {
     let mut settings = vec![("application_name".to_owned(), "http".to_owned())];
     if let Some(tenant) = headers.get(TENANT) {
         let tenant = std::str::from_utf8(tenant.as_bytes())

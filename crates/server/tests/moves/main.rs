@@ -1,4 +1,4 @@
-//! Moves, shards and global indexes where operators are: the command line, HTTP and SQL, against servers over shards of both engines.
+//! Moves, shards, placements and global indexes where operators are: the command line, HTTP and SQL, against servers over shards of both engines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,9 +9,15 @@ mod harness;
 #[allow(dead_code, reason = "the benchmark and the demo use more of it")]
 mod load;
 
+#[path = "../serve/harness.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod wire;
+
 mod cli;
 mod http;
 mod indexes;
+mod messages;
+mod placements;
 mod rows;
 mod shards;
 mod sql;

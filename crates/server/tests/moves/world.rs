@@ -99,8 +99,13 @@ impl World {
     }
 
     fn command(&self, url: &str, arguments: &[&str]) -> Said {
+        self.isles(url, &[&["move"], arguments].concat())
+    }
+
+    /// Any command of a server's client.
+    pub(crate) fn isles(&self, url: &str, arguments: &[&str]) -> Said {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isles"));
-        let output = command.arg("move").args(arguments).args(["--url", url]).output().unwrap();
+        let output = command.args(arguments).args(["--url", url]).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
     }
@@ -122,25 +127,38 @@ impl World {
         said.json()
     }
 
-    fn password(&self) -> String {
+    pub(crate) fn password(&self) -> String {
         let (_, rest) = self.server.url().split_once("isles:").unwrap();
         rest.split_once('@').unwrap().0.to_owned()
     }
 
     /// A request, whole: its status and its body.
     pub(crate) fn request(&self, method: &str, path: &str, who: Option<&str>, body: &str) -> (u16, String) {
+        let (status, _, body) = self.request_with(method, path, who, "", body);
+        (status, body)
+    }
+
+    /// One with headers of its own, each with its end of line: the status, the answer's head and its body.
+    pub(crate) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        who: Option<&str>,
+        headers: &str,
+        body: &str,
+    ) -> (u16, String, String) {
         let authorization =
             who.map_or(String::new(), |who| format!("Authorization: Basic {}\r\n", STANDARD.encode(who)));
         let mut stream = TcpStream::connect(self.server.http()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{authorization}");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{authorization}{headers}");
         // One who is refused early need not take the whole body.
         let _ = stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes());
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), head.to_owned(), body.to_owned())
     }
 
     fn as_admin(&self, method: &str, path: &str, body: &str) -> (u16, Value) {

@@ -10,4 +10,5 @@ mod process;
 mod protocol;
 mod roles;
 mod statements;
+mod stores;
 mod tenants;

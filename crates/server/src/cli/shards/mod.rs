@@ -46,6 +46,9 @@ pub(crate) struct AddArguments {
     /// An empty PostgreSQL database to be the shard; if not given, it is a SQLite file
     #[arg(long, value_name = "URL", env = "ISLES_SHARD_URL", hide_env_values = true)]
     postgres: Option<String>,
+    /// Where it is; what is kept in that region may be on it
+    #[arg(long, value_name = "REGION")]
+    region: Option<String>,
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
@@ -100,7 +103,7 @@ async fn list(arguments: &ListArguments) -> Result<Outcome, Failure> {
     let answered = Server::connect(&arguments.server).await?.query("SHOW SHARDS").await?;
     match arguments.format.format() {
         Format::Json => {
-            let shards = answered.objects(&["shard", "engine", "status", "tenant"]);
+            let shards = answered.objects(&["shard", "engine", "status", "tenant", "region"]);
             say_json(&json!({ "shards": shards }))?;
         }
         Format::Text => say(table(&answered).trim_end()),
@@ -111,7 +114,10 @@ async fn list(arguments: &ListArguments) -> Result<Outcome, Failure> {
 async fn add(arguments: &AddArguments) -> Result<Outcome, Failure> {
     let server = Server::connect(&arguments.server).await?;
     let name = arguments.name.as_ref().map_or(String::new(), |name| format!(" {}", literal(name)));
-    let with = arguments.postgres.as_ref().map_or(String::new(), |url| format!(" WITH (url = {})", literal(url)));
+    let options = [("url", &arguments.postgres), ("region", &arguments.region)];
+    let options = options.iter().filter_map(|(name, value)| Some(format!("{name} = {}", literal(value.as_ref()?))));
+    let options: Vec<String> = options.collect();
+    let with = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     let waiting = spinner("the schema and the reference tables are copied to the new shard", arguments.format.format());
     let added = server.query(&format!("CREATE SHARD{name}{with}")).await;
     waiting.finish_and_clear();

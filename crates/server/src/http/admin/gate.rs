@@ -16,6 +16,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use isles_cluster::database::Database;
+use isles_cluster::roles::Role;
 use isles_kernel::error::SqlError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,13 +46,7 @@ impl FromRequestParts<Arc<HttpDoor>> for Admin {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, door: &Arc<HttpDoor>) -> Result<Admin, Refusal> {
-        let place = Arc::clone(&door.requests).try_acquire_owned();
-        let place = place.map_err(|_| SqlError::new("53300", "too many requests at once").with_hint("Try again."))?;
-        let ConnectInfo(peer) = ConnectInfo::<Peer>::from_request_parts(parts, door)
-            .await
-            .map_err(|_| SqlError::new("XX000", "the client's address is not known"))?;
-        let (role, password) = credentials(&parts.headers)?;
-        let found = door.logins.with_password(&role, &password, peer.0.ip()).await?;
+        let (role, found, place) = admitted(parts, door).await?;
         match found.admin && !found.is_locked() {
             true => Ok(Admin { door: Arc::clone(door), role, _place: place }),
             false => Err(SqlError::new("42501", "permission denied: this is for administrators").into()),
@@ -59,8 +54,23 @@ impl FromRequestParts<Arc<HttpDoor>> for Admin {
     }
 }
 
+/// One who has logged in, and a place for the request.
+pub(in super::super) async fn admitted(
+    parts: &mut Parts,
+    door: &Arc<HttpDoor>,
+) -> Result<(String, Role, OwnedSemaphorePermit), Refusal> {
+    let place = Arc::clone(&door.requests).try_acquire_owned();
+    let place = place.map_err(|_| SqlError::new("53300", "too many requests at once").with_hint("Try again."))?;
+    let ConnectInfo(peer) = ConnectInfo::<Peer>::from_request_parts(parts, door)
+        .await
+        .map_err(|_| SqlError::new("XX000", "the client's address is not known"))?;
+    let (role, password) = credentials(&parts.headers)?;
+    let found = door.logins.with_password(&role, &password, peer.0.ip()).await?;
+    Ok((role, found, place))
+}
+
 /// A body of JSON; an empty one is an empty object.
-pub(super) struct Body<T>(pub(super) T);
+pub(in super::super) struct Body<T>(pub(in super::super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<HttpDoor>> for Body<T> {
     type Rejection = Refusal;
@@ -90,16 +100,27 @@ pub(super) type Answer = Result<Response, Refusal>;
 
 /// Why nothing was done.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(in super::super) struct Refusal {
     status: StatusCode,
     code: &'static str,
-    error: SqlError,
+    /// Boxed: most answers are none.
+    error: Box<SqlError>,
+    /// What is wrong with each field, where that is known.
+    fields: Option<serde_json::Value>,
 }
 
 impl Refusal {
+    pub(super) fn coded(status: StatusCode, code: &'static str, error: SqlError) -> Refusal {
+        Refusal { status, code, error: Box::new(error), fields: None }
+    }
+
+    pub(super) fn with_fields(self, fields: serde_json::Value) -> Refusal {
+        Refusal { fields: Some(fields), ..self }
+    }
+
     fn too_large() -> Refusal {
         let error = SqlError::new("54000", "the request's body is too large");
-        Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, code: error.sqlstate, error }
+        Refusal::coded(StatusCode::PAYLOAD_TOO_LARGE, error.sqlstate, error)
     }
 
     /// Of a command to a plan, with the codes of the runbook.
@@ -133,7 +154,7 @@ impl From<SqlError> for Refusal {
             "42710" | "54000" | "55000" | "55006" => StatusCode::CONFLICT,
             _ => status_of(&error),
         };
-        Refusal { status, code: error.sqlstate, error }
+        Refusal::coded(status, error.sqlstate, error)
     }
 }
 
@@ -143,6 +164,9 @@ impl IntoResponse for Refusal {
         body["success"] = json!(false);
         body["error"]["code"] = json!(self.code);
         body["error"]["sqlstate"] = json!(self.error.sqlstate);
+        if let Some(fields) = self.fields {
+            body["error"]["fields"] = fields;
+        }
         unauthorized(self.status, Json(body))
     }
 }
@@ -155,6 +179,6 @@ pub(in super::super) async fn no_such_path() -> Response {
 pub(in super::super) async fn no_such_verb() -> Response {
     let error = SqlError::new("0A000", "this path does not answer to this verb");
     let status = StatusCode::METHOD_NOT_ALLOWED;
-    Refusal { status, code: "METHOD_NOT_ALLOWED", error: error.with_hint("GET /openapi.json describes all paths") }
+    Refusal::coded(status, "METHOD_NOT_ALLOWED", error.with_hint("GET /openapi.json describes all paths"))
         .into_response()
 }

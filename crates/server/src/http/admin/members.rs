@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use isles_cluster::database::{NewShard, ShardPlace};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::Weigh;
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{RegionName, ShardId};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -16,6 +16,7 @@ pub(super) struct NewMember {
     name: Option<String>,
     /// Of a PostgreSQL database; a SQLite file if there is none.
     url: Option<String>,
+    region: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -38,8 +39,10 @@ pub(super) async fn add(admin: Admin, body: Result<Body<NewMember>, Refusal>) ->
     let Body(new) = body?;
     let name = new.name.map(named).transpose()?;
     let place = new.url.map_or(ShardPlace::Sqlite, |url| ShardPlace::Postgres { url });
+    let region = new.region.map(RegionName::new).transpose();
+    let region = region.map_err(|error| SqlError::new("22023", error.to_string()))?;
     admin.note("add a shard", name.as_ref().map_or("", ShardId::as_str));
-    let name = admin.database().add_shard(NewShard { name, place }).await?;
+    let name = admin.database().add_shard(NewShard { name, place, region }).await?;
     done(StatusCode::CREATED, &json!({ "shard": name }))
 }
 

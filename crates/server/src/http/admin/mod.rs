@@ -8,13 +8,14 @@
 //!   * [`indexes`]  global indexes, jobs for them, their entries
 //!   * [`migrations`] tables that become tenant tables
 //!   * [`routing`]  the routing, its versions, and what differs between two of them
+//!   * [`sharding`] placements of tenants
 //!   * [`rows`]     rows as JSON, exact for every type
 //!   * [`shard`]    export, import and events of a shard
 //!
 //! Everything that is done here can be done by SQL, too, and goes the same way in below it; only `shard`, and
 //! jobs and entries of indexes, have no statement.
 
-mod gate;
+pub(super) mod gate;
 mod indexes;
 mod members;
 mod metrics;
@@ -22,6 +23,7 @@ mod migrations;
 mod routing;
 mod rows;
 mod shard;
+mod sharding;
 mod split;
 
 use super::HttpDoor;
@@ -60,6 +62,13 @@ pub(super) fn routes(import_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc
         ("/admin/indexes/{name}/entries", get(indexes::entries)),
         ("/admin/migrations", get(migrations::list).post(migrations::begin).layer(small())),
         ("/admin/migrations/{table}", delete(migrations::cancel)),
+        ("/admin/sharding/config", get(sharding::show).put(sharding::put).layer(small())),
+        ("/admin/sharding/migrate", post(sharding::migrate).layer(small())),
+        ("/admin/sharding/validate", post(sharding::validate).layer(small())),
+        ("/admin/sharding/dry-run", post(sharding::dry_run).layer(small())),
+        ("/admin/sharding/history", get(sharding::history)),
+        ("/admin/sharding/diff", get(sharding::diff)),
+        ("/admin/sharding/generations/{generation}", delete(sharding::remove)),
         ("/admin/routing", get(routing::current)),
         ("/admin/routing/history", get(routing::history)),
         ("/admin/routing/diff", get(routing::diff)),

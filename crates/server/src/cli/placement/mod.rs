@@ -1,8 +1,13 @@
-//! `isles placement`: checks and explains placement configurations.
+//! `isles placement`: placement configurations, in files and in force.
+//!
+//! In reading order: this file checks and explains files, without a server; [`remote`] asks a server for what is in force,
+//! and changes it.
+
+mod remote;
 
 use super::files::{read_config, read_placement};
 use super::id::{bounded_key, type_spec};
-use super::output::{Failure, Format, FormatArgument, Outcome, complain, say, say_json};
+use super::output::{Failure, Format, FormatArgument, Outcome, block_on, complain, say, say_json};
 use isles_kernel::id::InstanceName;
 use isles_kernel::names::TenantId;
 use isles_kernel::placement::{
@@ -18,6 +23,24 @@ pub(crate) enum PlacementMode {
     Check(CheckArguments),
     /// Show the regions of each group, and where a key goes
     Explain(ExplainArguments),
+    /// Show the generations that are in force, and when each may be removed
+    Status(remote::OfTenant),
+    /// Show the configuration that is in force
+    Get(remote::OfTenant),
+    /// Put another configuration in force
+    Set(remote::SetArguments),
+    /// Make a new generation; the one of now is still read
+    Migrate(remote::MigrateArguments),
+    /// Say whether a configuration may replace the one in force
+    Validate(remote::FileArguments),
+    /// Say which keys a configuration would move
+    DryRun(remote::FileArguments),
+    /// Show who changed the configuration, and when
+    History(remote::HistoryArguments),
+    /// Show how two configurations of the history differ
+    Diff(remote::DiffArguments),
+    /// Forget a generation that is expired or drained
+    RemoveGeneration(remote::RemoveArguments),
 }
 
 #[derive(clap::Args)]
@@ -56,10 +79,18 @@ pub(crate) struct ExplainArguments {
 
 impl PlacementMode {
     pub(crate) fn format(&self) -> Format {
-        match self {
-            PlacementMode::Check(arguments) => arguments.format.format(),
-            PlacementMode::Explain(arguments) => arguments.format.format(),
-        }
+        let format = match self {
+            PlacementMode::Check(arguments) => arguments.format,
+            PlacementMode::Explain(arguments) => arguments.format,
+            PlacementMode::Status(of) | PlacementMode::Get(of) => of.format,
+            PlacementMode::Set(arguments) => arguments.change.of.format,
+            PlacementMode::Migrate(arguments) => arguments.change.of.format,
+            PlacementMode::Validate(arguments) | PlacementMode::DryRun(arguments) => arguments.of.format,
+            PlacementMode::History(arguments) => arguments.of.format,
+            PlacementMode::Diff(arguments) => arguments.of.format,
+            PlacementMode::RemoveGeneration(arguments) => arguments.change.of.format,
+        };
+        format.format()
     }
 }
 
@@ -67,6 +98,24 @@ pub(crate) fn run(mode: PlacementMode) -> Result<Outcome, Failure> {
     match mode {
         PlacementMode::Check(arguments) => check(&arguments),
         PlacementMode::Explain(arguments) => explain(&arguments),
+        asked => block_on(ask(asked)),
+    }
+}
+
+/// What needs a server.
+async fn ask(mode: PlacementMode) -> Result<Outcome, Failure> {
+    match mode {
+        PlacementMode::Check(arguments) => check(&arguments),
+        PlacementMode::Explain(arguments) => explain(&arguments),
+        PlacementMode::Status(of) => remote::status(&of).await,
+        PlacementMode::Get(of) => remote::get(&of).await,
+        PlacementMode::Set(arguments) => remote::set(&arguments).await,
+        PlacementMode::Migrate(arguments) => remote::migrate(&arguments).await,
+        PlacementMode::Validate(arguments) => remote::validate(&arguments).await,
+        PlacementMode::DryRun(arguments) => remote::dry_run(&arguments).await,
+        PlacementMode::History(arguments) => remote::history(&arguments).await,
+        PlacementMode::Diff(arguments) => remote::diff(&arguments).await,
+        PlacementMode::RemoveGeneration(arguments) => remote::remove(&arguments).await,
     }
 }
 

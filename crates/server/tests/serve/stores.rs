@@ -1,0 +1,43 @@
+//! Stores by HTTP: outcomes and their status, tenants, metrics.
+
+use crate::harness::Server;
+use serde_json::{Value, json};
+
+fn post(server: &Server, path: &str, tenant: Option<&str>, body: &Value) -> (u16, Value) {
+    let tenant = tenant.map_or(String::new(), |name| format!("x-isles-tenant: {name}\r\n"));
+    let (body, password) = (body.to_string(), &server.password);
+    let length = body.len();
+    let answer = server.http(&format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n{tenant}\
+         Content-Length: {length}\r\n\r\n{body}"
+    ));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned())))
+}
+
+#[test]
+fn records_are_stored_taken_and_kept_apart() {
+    let server = Server::start(&["--shards", "2"]);
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": "SELECT isles.create_preset('identity')" }));
+    assert_eq!(status, 200, "{answer}");
+    let ask = |operation: &str, tenant: Option<&str>, body: Value| {
+        let path = format!("/stores/session/{operation}");
+        post(&server, &path, tenant, &body)
+    };
+    let (status, put) = ask("put", Some("acme"), json!({ "value": { "user": "ann" }, "owner": "ann", "ttl": 60_000 }));
+    assert_eq!((status, put["outcome"].as_str()), (200, Some("ok")), "{put}");
+    let id = put["id"].as_str().unwrap();
+    let (status, got) = ask("get", Some("acme"), json!({ "id": id }));
+    assert_eq!((status, got["value"]["user"].as_str()), (200, Some("ann")));
+    assert_eq!(ask("get", Some("other"), json!({ "id": id })).0, 404);
+    assert_eq!(ask("take", Some("acme"), json!({ "id": id })).0, 200);
+    assert_eq!(ask("take", Some("acme"), json!({ "id": id })), (409, json!({ "outcome": "used" })));
+    assert_eq!(ask("get", None, json!({ "id": id })).0, 400, "no tenant is said");
+    assert_eq!(ask("fly", Some("acme"), json!({})).0, 400);
+    assert_eq!(ask("get", Some("acme"), json!({ "id": id, "more": 1 })).0, 400);
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("do_shard_distribution{do_type=\"session\",quantile=\"0.99\"}"), "{metrics}");
+    assert!(metrics.contains("do_request_duration_count_total{do_type=\"session\""), "{metrics}");
+    assert!(server.get("/stores").starts_with("HTTP/1.1 401"));
+}

@@ -82,6 +82,12 @@ enum Bench {
     Moves,
     /// What global indexes cost those who write, and save those who read
     Indexes,
+    /// What units of work, outboxes and hooks cost
+    Fragments,
+    /// Operations on records that expire, beside raw SQLite and Redis
+    Stores,
+    /// Workflows beside DBOS, and what their index costs
+    Workflows,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -116,6 +122,9 @@ fn bench(what: Bench, parts: &[String]) -> Step {
         Bench::Tenants => ("isles", "tenants"),
         Bench::Moves => ("isles", "moves"),
         Bench::Indexes => ("isles-cluster", "indexes"),
+        Bench::Fragments => ("isles-fragments", "fragments"),
+        Bench::Stores => ("isles-stores", "stores"),
+        Bench::Workflows => ("isles-workflows", "workflows"),
     };
     let mut args = vec!["bench", "-p", package, "--bench", name, "--"];
     args.extend(parts.iter().map(String::as_str));

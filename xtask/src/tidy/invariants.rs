@@ -131,7 +131,7 @@ fn named_tests(repo: &Repo) -> Vec<Named<'_>> {
     let mut named = Vec::new();
     for (file, text) in repo.files_of("rs") {
         let listed = file.rsplit_once('/').and_then(|(folder, _)| repo.text(&format!("{folder}/main.rs")));
-        let is_listed = |test: &str| listed.is_some_and(|list| list.contains(&format!(" {test},")));
+        let is_listed = |test: &str| listed.is_some_and(|list| lists(list, test));
         let (mut ids, mut is_test) = (Vec::new(), false);
         for (line, content) in lines(text) {
             let content = content.trim_start();
@@ -147,6 +147,11 @@ fn named_tests(repo: &Repo) -> Vec<Named<'_>> {
         }
     }
     named
+}
+
+/// Whether a `main.rs` lists a test, by itself or in its module.
+fn lists(list: &str, test: &str) -> bool {
+    [' ', ':'].iter().any(|before| list.contains(&format!("{before}{test},")))
 }
 
 /// The ids at the beginning of a comment, before its colon; `I-1, I-2 under F3` are two.
@@ -185,7 +190,7 @@ mod tests {
         let files = [
             ("docs/invariants.md", table),
             ("crates/a/tests/t.rs", TESTS),
-            ("crates/a/tests/main.rs", "on_both! {\n    other,\n}\n"),
+            ("crates/a/tests/main.rs", "on_both! {\n    t::other,\n}\n"),
         ];
         found(rule, &files)
     }

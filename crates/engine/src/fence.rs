@@ -51,6 +51,19 @@ pub enum FenceScope {
     Whole { group: GroupName },
 }
 
+impl FenceScope {
+    /// Whether both speak of some unit.
+    pub fn overlaps(&self, other: &FenceScope) -> bool {
+        match (self, other) {
+            (
+                FenceScope::Buckets { group: one, first, last },
+                FenceScope::Buckets { group: two, first: from, last: to },
+            ) => one == two && first <= to && from <= last,
+            (one, two) => one == two,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     pub scope: FenceScope,

@@ -676,9 +676,14 @@ async fn a_role_that_no_policy_binds_is_refused() {
         ("ALTER ROLE isles_tenant BYPASSRLS", "ALTER ROLE isles_tenant NOBYPASSRLS", "exempt from row level security"),
         ("ALTER ROLE isles_tenant SUPERUSER", "ALTER ROLE isles_tenant NOSUPERUSER", "exempt from row level security"),
         (
-            "REVOKE isles_tenant FROM keeper; GRANT keeper TO isles_tenant; ALTER ROLE keeper SUPERUSER",
-            "REVOKE keeper FROM isles_tenant; GRANT isles_tenant TO keeper; ALTER ROLE keeper NOSUPERUSER",
+            "REVOKE isles_tenant, isles_everyone FROM keeper; GRANT keeper TO isles_tenant; ALTER ROLE keeper SUPERUSER",
+            "REVOKE keeper FROM isles_tenant; GRANT isles_tenant, isles_everyone TO keeper; ALTER ROLE keeper NOSUPERUSER",
             "rights that no policy bounds",
+        ),
+        (
+            "ALTER ROLE isles_everyone BYPASSRLS",
+            "ALTER ROLE isles_everyone NOBYPASSRLS",
+            "does not keep tenants apart on the shard's server",
         ),
     ] {
         server.run_sql("postgres", broken);

@@ -719,12 +719,39 @@ impl<'a> Runner<'a> {
         Ok(given.into_iter().zip(defaults).map(whole).collect())
     }
 
-    /// Inserts whole rows within a transaction. Returns how many.
-    pub(crate) async fn insert_rows(&self, plan: &InsertPlan, rows: Vec<Row>, txn: &mut Txn) -> Result<u64, SqlError> {
-        let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
-        self.reserve(&plan.table, &plan.unique, &rows, &BTreeSet::new(), txn, &policy).await?;
-        let work = self.place_rows(plan, rows, &policy)?;
-        Ok(self.insert_placed(plan, work, txn, &policy).await?.affected)
+    /// Inserts whole rows within a transaction. Returns how many. The first ones of a transaction wait for a cutover, as a
+    /// first statement does: nothing of them has happened.
+    pub(crate) async fn insert_rows(
+        &self,
+        plan: &InsertPlan,
+        mut rows: Vec<Row>,
+        txn: &mut Txn,
+    ) -> Result<u64, SqlError> {
+        let begins = txn.may_begin_again();
+        let mut held = None;
+        loop {
+            let policy = self.routing(|| plan.uses_tenant(), Some(&mut *txn)).await?;
+            let sent = if begins { rows.clone() } else { std::mem::take(&mut rows) };
+            match self.insert_whole(plan, sent, txn, &policy).await {
+                Err(error) if error.moved && begins => {
+                    txn.start_over().await;
+                    self.hold(&mut held, error).await?;
+                }
+                inserted => return inserted.map(|output| output.affected),
+            }
+        }
+    }
+
+    async fn insert_whole(
+        &self,
+        plan: &InsertPlan,
+        rows: Vec<Row>,
+        txn: &mut Txn,
+        policy: &Arc<RoutingPolicy>,
+    ) -> Result<Output, SqlError> {
+        self.reserve(&plan.table, &plan.unique, &rows, &BTreeSet::new(), txn, policy).await?;
+        let work = self.place_rows(plan, rows, policy)?;
+        self.insert_placed(plan, work, txn, policy).await
     }
 
     /// The rows of an insert that come from a query, with the defaults that the router computes.
@@ -754,9 +781,7 @@ impl<'a> Runner<'a> {
         if let Some(upsert) = &plan.upsert {
             return self.upsert(plan, upsert, rows, txn, policy).await;
         }
-        self.reserve(&plan.table, &plan.unique, &rows, &BTreeSet::new(), txn, policy).await?;
-        let work = self.place_rows(plan, rows, policy)?;
-        self.insert_placed(plan, work, txn, policy).await
+        self.insert_whole(plan, rows, txn, policy).await
     }
 
     pub(super) async fn insert_placed(

@@ -78,6 +78,21 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// What opens the units that a shard does not let be written. A switch that was given up before it had fenced anyone has
+    /// none: to set its fences anew would wait for the transaction that it was given up for, and others behind it.
+    async fn still_fenced(&self, shard: &OpenShard, version: RoutingVersion) -> Result<Vec<Fence>, Halt> {
+        // Who changes fences comes one after the other: what was asked for before is there now, or never comes.
+        self.fence(shard, Vec::new(), FENCE_TIME).await?;
+        let known = shard.fences().await?;
+        let is_shut = |fence: &Fence| {
+            known.iter().any(|known| known.scope.overlaps(&fence.scope) && known.mode != FenceMode::Open)
+        };
+        let fences = self.fences(shard, version, FenceMode::Open).await?;
+        Ok(fences.into_iter().filter(is_shut).collect())
+    }
+}
+
 /// Makes the taker ready, and begins to capture.
 pub(super) async fn prepare(lane: &Lane, plan: &Plan) -> Result<Event, Halt> {
     lane.database.check_schema_of(&lane.taker).await?;
@@ -226,7 +241,8 @@ pub(super) async fn open_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
 pub(super) async fn reopen_giver(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
     let version = lane.database.routing.refresh().await?.version();
     let giver = lane.giver().await?;
-    lane.fence_units(&giver, version, FenceMode::Open, FENCE_TIME).await?;
+    let fences = lane.still_fenced(&giver, version).await?;
+    lane.fence(&giver, fences, FENCE_TIME).await?;
     lane.database.routing.wake();
     if plan.direction == Direction::Forward {
         // Capture on the taker is for the way back, and there is none.

@@ -322,14 +322,8 @@ fn refuses_readers(old: &FenceTable, fence: &Fence) -> bool {
     if matches!(fence.scope, FenceScope::Whole { .. }) {
         return false;
     }
-    let overlaps = |other: &Fence| match (&other.scope, &fence.scope) {
-        (FenceScope::Buckets { group: a, first, last }, FenceScope::Buckets { group: b, first: from, last: to }) => {
-            a == b && first <= to && from <= last
-        }
-        (a, b) => a == b,
-    };
     let old = old.fences();
-    let mut same = old.iter().filter(|other| overlaps(other)).peekable();
+    let mut same = old.iter().filter(|other| other.scope.overlaps(&fence.scope)).peekable();
     let newly_pinned = matches!(fence.scope, FenceScope::Tenant(_)) && same.peek().is_none();
     newly_pinned || same.any(|other| other.version < fence.version && other.mode != FenceMode::Closed)
 }

@@ -1,10 +1,18 @@
-//! Each message of the protocol after a cutover, as bytes: outside of a transaction it is answered as ever, once, by the
-//! target; the client does not notice.
+//! Each message of the protocol around a cutover, as bytes.
+//!
+//! ```text
+//! after it                          answered as ever, once, by the target; the client does not notice
+//! while writers are held            the same, when the cutover has come
+//! in a transaction, on SQLite       40001 for what writes, at its COMMIT at the latest, and nothing has happened
+//! in a transaction, on PostgreSQL   the cutover is given up; answered as ever, by the source
+//! ```
 
 use crate::harness::Setup;
 use crate::wire::{Heard, Raw, field, hello, message};
 use crate::world::World;
+use serde_json::Value;
 use std::time::{Duration, Instant};
+use tokio_postgres::Client;
 
 const SQLITE: Setup = Setup::Sqlite { shards: 2 };
 const POSTGRES: Setup = Setup::Postgres { shards: 2 };
@@ -123,7 +131,7 @@ fn cases(id: impl Fn(usize) -> String) -> Vec<Case> {
     let row = format!("{}\t1\n", 1_000 + n);
     all.push(Case {
         before: (query("COPY notes (id, n) FROM STDIN"), "G"),
-        ..case("CopyData and CopyDone", [message(b'd', row.as_bytes()), message(b'c', b"")].concat(), "CZ", 0)
+        ..case(COPIED, [message(b'd', row.as_bytes()), message(b'c', b"")].concat(), "CZ", 0)
     });
     all.push(Case {
         before: (query("COPY notes (id, n) FROM STDIN"), "G"),
@@ -138,9 +146,13 @@ fn cases(id: impl Fn(usize) -> String) -> Vec<Case> {
 
 /// The row that [`cases`] copies.
 fn copied(cases: &[Case]) -> usize {
-    1_001 + cases.iter().position(|case| case.name == "CopyData and CopyDone").unwrap()
+    1_001 + cases.iter().position(|case| case.name == COPIED).unwrap()
 }
 
+/// The case that inserts instead of updating its note.
+const COPIED: &str = "CopyData and CopyDone";
+/// A note that is no case's.
+const HELD: usize = 60;
 /// What is compared is not the point here.
 const CUTOVER: &str = "CUTOVER WITH (verify = off)";
 
@@ -171,18 +183,55 @@ impl Scene {
         self.world.admin.batch_execute(&format!("ALTER MOVE {} {command}", self.plan)).await.unwrap();
     }
 
-    /// A busy machine may need longer than the pause limit.
+    fn plan(&self) -> Value {
+        self.world.get(&format!("/admin/shards/split/{}", self.plan)).1["data"].clone()
+    }
+
     async fn goes_over(&self) {
-        let begun = Instant::now();
         self.tell(CUTOVER).await;
+        self.has_gone_over().await;
+    }
+
+    /// A busy machine may need longer than the pause limit: then it is tried again.
+    async fn has_gone_over(&self) {
+        let begun = Instant::now();
         loop {
-            let plan = self.world.get(&format!("/admin/shards/split/{}", self.plan)).1["data"].clone();
+            let plan = self.plan();
             match plan["stage"].as_str() {
                 Some("guarding") => return,
                 Some("ready") => self.tell(CUTOVER).await,
                 _ => {}
             }
             assert!(begun.elapsed() < PATIENCE, "{plan}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A cutover is tried, and comes to nothing.
+    async fn is_given_up(&self) {
+        let attempts = |plan: &Value| plan["cutover"]["attempts"].as_u64().unwrap();
+        let before = attempts(&self.plan());
+        self.tell(CUTOVER).await;
+        let begun = Instant::now();
+        loop {
+            let plan = self.plan();
+            if plan["stage"] == "ready" && attempts(&plan) > before {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{plan}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn until_some_are_held(&self) {
+        let begun = Instant::now();
+        let held = || {
+            let text = self.world.request("GET", "/metrics", None, "").1;
+            let line = text.lines().find(|line| line.contains("held_statements ")).map(str::to_owned);
+            line.expect("the metric is there").rsplit(' ').next().and_then(|n| n.parse::<u64>().ok())
+        };
+        while held() == Some(0) {
+            assert!(begun.elapsed() < PATIENCE, "nobody is held: {}", self.plan());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -243,12 +292,16 @@ fn begin_case(raw: &mut Raw, case: &Case) {
 fn check_answers(raw: &mut Raw, case: &Case) {
     let (kinds, error) = answers(raw, case.answers.len());
     assert_eq!(kinds, case.answers, "{}: {error:?}", case.name);
-    let wanted = match case.name {
+    assert_eq!(error.as_deref(), refusal(case), "{}", case.name);
+}
+
+/// The SQLSTATE of what is refused wherever it is sent.
+fn refusal(case: &Case) -> Option<&'static str> {
+    match case.name {
         "CopyData and CopyFail" => Some("57014"),
         "FunctionCall" => Some("0A000"),
         _ => None,
-    };
-    assert_eq!(error.as_deref(), wanted, "{}", case.name);
+    }
 }
 
 /// Outside of a transaction nobody notices that the target serves.
@@ -267,6 +320,133 @@ async fn after_the_cutover(setup: Setup) {
         check_answers(raw, case);
     }
     scene.check_effects(&cases).await;
+}
+
+/// Whose transaction keeps a cutover from ending: on SQLite another tenant's, which has the target's only writer while the
+/// source is fenced already; on PostgreSQL one of the tenant's own, which the fence waits for.
+async fn begin_holding(scene: &Scene, setup: Setup) -> Client {
+    let name = match setup {
+        Setup::Sqlite { .. } => scene.world.tenant_on("s1", "other", HELD).await,
+        _ => scene.name.clone(),
+    };
+    let holder = scene.world.client_of(&name).await;
+    holder.batch_execute(&format!("BEGIN; UPDATE notes SET n = n + 1 WHERE id = {HELD}")).await.unwrap();
+    holder
+}
+
+/// Who comes while writers are held waits, and goes on at the target.
+async fn during_a_cutover(setup: Setup) {
+    let scene = Scene::new(setup, "10s").await;
+    let cases = cases(|at| at.to_string());
+    let mut sessions: Vec<Raw> = Vec::new();
+    for case in &cases {
+        let mut raw = scene.session().0;
+        begin_case(&mut raw, case);
+        sessions.push(raw);
+    }
+    let holder = begin_holding(&scene, setup).await;
+    scene.tell(CUTOVER).await;
+    scene.world.until_stage(&scene.plan, "switching").await;
+    for (raw, case) in sessions.iter_mut().zip(&cases) {
+        raw.send(&case.sent);
+    }
+    if matches!(setup, Setup::Sqlite { .. }) {
+        scene.until_some_are_held().await;
+    }
+    assert_eq!(scene.plan()["stage"], "switching", "they were sent meanwhile");
+    holder.batch_execute("COMMIT").await.unwrap();
+    for (raw, case) in sessions.iter_mut().zip(&cases) {
+        check_answers(raw, case);
+    }
+    scene.has_gone_over().await;
+    scene.check_effects(&cases).await;
+}
+
+/// Sends a case and COMMIT, and gathers the SQLSTATEs of what is refused.
+fn end_in_transaction(raw: &mut Raw, case: &Case) -> Vec<String> {
+    raw.send(&[case.sent.clone(), query("COMMIT")].concat());
+    let (mut ready, mut refused) = (0, Vec::new());
+    while ready < 2 {
+        match raw.hear() {
+            Heard::Message(b'Z', _) => ready += 1,
+            Heard::Message(b'E', body) => refused.push(field(&body, b'C')),
+            Heard::Message(..) => {}
+            Heard::Closed => panic!("{}: the session has ended", case.name),
+        }
+    }
+    refused
+}
+
+/// A session that has read a note in a transaction that is still open.
+fn begin_transaction(scene: &Scene, case: &Case) -> Raw {
+    let mut raw = scene.session().0;
+    raw.send(&query(&format!("BEGIN; SELECT n FROM notes WHERE id = {HELD}")));
+    assert_eq!(answers(&mut raw, 5).0, "CTDCZ", "{}", case.name);
+    begin_case(&mut raw, case);
+    raw
+}
+
+/// What a transaction does after the cutover that it began before: nothing, and it is told.
+async fn in_a_transaction_on_sqlite() {
+    let scene = Scene::new(SQLITE, "10s").await;
+    let cases = cases(|at| at.to_string());
+    let mut sessions: Vec<Raw> = cases.iter().map(|case| begin_transaction(&scene, case)).collect();
+    scene.goes_over().await;
+    for (raw, case) in sessions.iter_mut().zip(&cases) {
+        let refused = end_in_transaction(raw, case);
+        let writes = case.effect > 0 || case.name == COPIED;
+        match refusal(case) {
+            Some(own) => assert_eq!(refused.first().map(String::as_str), Some(own), "{}", case.name),
+            None if writes => assert_eq!(refused, ["40001"], "{}", case.name),
+            // What only reads sees the moment at which it began.
+            None => assert!(refused.iter().all(|state| state == "40001"), "{}: {refused:?}", case.name),
+        }
+    }
+    for (at, case) in cases.iter().enumerate() {
+        assert_eq!(scene.n_of(at + 1).await, Some(0), "{}: nothing has happened", case.name);
+    }
+    assert_eq!(scene.n_of(copied(&cases)).await, None);
+}
+
+/// There the cutover does not come before they have ended.
+async fn in_a_transaction_on_postgres() {
+    let scene = Scene::new(POSTGRES, "300ms").await;
+    let cases = cases(|at| at.to_string());
+    // Each of them has a connection to the shard, and of those there is a limit.
+    for cases in cases.chunks(6) {
+        let mut sessions: Vec<Raw> = cases.iter().map(|case| begin_transaction(&scene, case)).collect();
+        scene.is_given_up().await;
+        for (raw, case) in sessions.iter_mut().zip(cases) {
+            let refused = end_in_transaction(raw, case);
+            assert_eq!(refused.first().map(String::as_str), refusal(case), "{}", case.name);
+        }
+    }
+    scene.goes_over().await;
+    scene.check_effects(&cases).await;
+}
+
+/// I-9
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_during_a_cutover_goes_on_at_the_target_over_sqlite() {
+    during_a_cutover(SQLITE).await;
+}
+
+/// I-9
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_during_a_cutover_goes_on_at_the_target_over_postgres() {
+    during_a_cutover(POSTGRES).await;
+}
+
+/// I-9, I-15
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_in_a_transaction_over_a_cutover_does_nothing_over_sqlite() {
+    in_a_transaction_on_sqlite().await;
+}
+
+/// I-9, I-15
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_in_a_transaction_comes_before_the_cutover_over_postgres() {
+    in_a_transaction_on_postgres().await;
 }
 
 /// I-9

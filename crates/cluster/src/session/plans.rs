@@ -217,7 +217,16 @@ fn compile(
         default_buckets: DEFAULT_BUCKETS,
         procedures: &procedures.signatures,
     };
-    let bound = bind::bind(&parsed, &context, params)?;
+    let bound = match bind::bind(&parsed, &context, params) {
+        // What changes the schema fits the schema itself, and not how it is shown; it is refused for what it is.
+        Err(error) if every.is_some() => {
+            match bind::bind(&parsed, &BindContext { schema: planned.schema, ..context }, params) {
+                Ok(bound) if matches!(bound.statement, BoundStatement::Other(_)) => bound,
+                _ => return Err(error),
+            }
+        }
+        bound => bound?,
+    };
     let of_rows = match &bound.statement {
         BoundStatement::Rows(statement) => Some(&**statement),
         BoundStatement::Explain(explain) => Some(&explain.statement),

@@ -1,27 +1,20 @@
 //! What `./test` runs: each step with its time, the quick ones first, and nothing after the first that fails.
 
 use crate::run::{Step, timed};
-use crate::tidy;
+use crate::{tests, tidy};
 use std::path::Path;
 use std::time::Duration;
 
 pub(crate) fn ci(root: &Path) -> bool {
+    let format = Step::cargo("format", &["fmt", "--all", "--check"]);
+    let clippy = Step::cargo("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     let mut times = Vec::new();
-    let mut ok = step("tidy", &mut times, || tidy::tidy(root));
-    for next in steps() {
-        ok = ok && step(next.name, &mut times, || next.run(root));
-    }
+    let ok = step("tidy", &mut times, || tidy::tidy(root))
+        && step(format.name, &mut times, || format.run(root))
+        && step(clippy.name, &mut times, || clippy.run(root))
+        && step("tests", &mut times, || tests::tests(root));
     report(&times, ok);
     ok
-}
-
-/// The steps after tidy. A runner with a process for each test would start a PostgreSQL server for each, too.
-fn steps() -> [Step; 3] {
-    [
-        Step::cargo("format", &["fmt", "--all", "--check"]),
-        Step::cargo("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-        Step::cargo("tests", &["test", "--workspace", "--no-fail-fast"]),
-    ]
 }
 
 fn step(name: &'static str, times: &mut Vec<(&'static str, Duration, bool)>, work: impl FnOnce() -> bool) -> bool {

@@ -45,7 +45,7 @@ impl Step {
 }
 
 /// The cargo that runs us, so that a toolchain chosen with `cargo +name` is kept.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 

@@ -1,7 +1,7 @@
 //! What `./test` runs: each step with its time, the quick ones first, and nothing after the first that fails.
 
 use crate::run::{Step, timed};
-use crate::{tests, tidy};
+use crate::{suite, tidy};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) fn ci(root: &Path) -> bool {
     let ok = step("tidy", &mut times, || tidy::tidy(root))
         && step(format.name, &mut times, || format.run(root))
         && step(clippy.name, &mut times, || clippy.run(root))
-        && step("tests", &mut times, || tests::tests(root));
+        && step("tests", &mut times, || suite::run(root));
     report(&times, ok);
     ok
 }

@@ -3,7 +3,7 @@
 //! In reading order:
 //!   * `tidy`  what a compiler does not check: documents that are true, crates in their order, nothing left behind
 //!   * `run`   starts cargo, with the time each step took
-//!   * `tests` builds all tests and runs them side by side
+//!   * `suite` builds all tests and runs them side by side
 //!   * `ci`    what `./test` runs
 //!
 //! The rest is small enough to stand here.
@@ -12,7 +12,7 @@ mod tidy;
 
 mod run;
 
-mod tests;
+mod suite;
 
 mod ci;
 

@@ -11,7 +11,7 @@
 
 use crate::client::{ask, config, session};
 use crate::indexed::entries;
-use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, create_index};
+use crate::keyed::{CLIENTS, Checker, Client, INDEXES, Kind, Shared, create_index};
 use crate::seeds::new_disk;
 use isles_cluster::database::Database;
 use isles_cluster::indexes::{IndexInfo, State};
@@ -85,7 +85,7 @@ impl Life {
     async fn prepare(&self, what: What) -> Result<(), SqlError> {
         let database = self.open().await?;
         let mut client = session(&database)?;
-        ask(&mut client, CREATE_TABLE).await?;
+        ask(&mut client, &Kind::Hash.create_table()).await?;
         let rows: Vec<String> = (0..24).map(|id| format!("({id}, 'a{:02}', {}, NULL, 0)", id % 7, id % 4)).collect();
         ask(&mut client, &format!("INSERT INTO t VALUES {}", rows.join(", "))).await?;
         for (name, _) in INDEXES.iter().filter(|_| what == What::Apply) {
@@ -98,7 +98,8 @@ impl Life {
 
     fn checker(&self, database: &Arc<Database>) -> Result<Checker, SqlError> {
         let (session, told, env) = (session(database)?, self.told.clone(), self.sim.node(NODE));
-        Ok(Checker { database: database.clone(), session, told, rng: self.sim.rng("checker"), env, thinks: THINKS })
+        let (database, rng) = (database.clone(), self.sim.rng("checker"));
+        Ok(Checker { database, kind: Kind::Hash, session, told, rng, env, thinks: THINKS })
     }
 
     fn start(&self, database: &Arc<Database>) -> Result<(), SqlError> {
@@ -106,7 +107,8 @@ impl Life {
         for number in 0..CLIENTS {
             let (session, told) = (session(database)?, self.told.clone());
             let rng = self.sim.rng(&format!("client {number}"));
-            let client = Client { number, session, told, rng, env: node() as Arc<dyn Env>, thinks: THINKS };
+            let env = node() as Arc<dyn Env>;
+            let client = Client { number, kind: Kind::Hash, session, told, rng, env, thinks: THINKS };
             node().spawn_named("client", Box::pin(client.run(TXNS)));
         }
         node().spawn_named("checker", Box::pin(self.checker(database)?.run(CHECKS)));

@@ -1,4 +1,4 @@
-//! Histories of a table with global indexes, whose rows and entries move, whose indexes come and go, and whose process dies.
+//! Histories of a table with global indexes, a hash table or one of tenants, whose rows and entries move, whose indexes come and go, and whose process dies.
 //!
 //! Each history draws from its seed what happens to it:
 //!
@@ -20,7 +20,7 @@
 
 use crate::client::{ask, config, session};
 use crate::contended::{self, CONTENDERS, Contender, check_keys};
-use crate::keyed::{CLIENTS, CREATE_TABLE, Checker, Client, INDEXES, Shared, TABLE, create_index, saw};
+use crate::keyed::{CLIENTS, Checker, Client, INDEXES, Kind, Shared, create_index, saw};
 use crate::seeds::{check_kinds, find_bugs, new_disk, run_all, seeds};
 use isles_cluster::database::{Config, Database};
 use isles_cluster::indexes::Planted;
@@ -62,7 +62,9 @@ const SEEDS_FOR_KINDS: u64 = 100;
 /// Histories within which a planted bug must be found.
 const SEEDS_FOR_BUGS: u64 = 60;
 /// What histories must meet, and in how many of a hundred.
-const KINDS: [(&str, u64); 18] = [
+const KINDS: [(&str, u64); 20] = [
+    ("table of tenants", 15),
+    ("rows of tenants moved", 5),
     ("process died", 40),
     ("sync failed", 5),
     ("write failed", 2),
@@ -91,6 +93,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// What may happen to a history.
 #[derive(Debug, Clone, Copy)]
 struct Swarm {
+    kind: Kind,
     moves_rows: bool,
     moves_entries: bool,
     builds: bool,
@@ -105,6 +108,7 @@ struct Swarm {
 impl Swarm {
     fn draw(rng: &mut Rng) -> Swarm {
         Swarm {
+            kind: if rng.chance(1, 4) { Kind::Tenant } else { Kind::Hash },
             moves_rows: rng.chance(1, 2),
             moves_entries: rng.chance(1, 2),
             builds: rng.chance(1, 2),
@@ -162,6 +166,9 @@ fn run(disk: &Arc<Disk>, seed: u64, bug: Option<Planted>) -> Result<Report, Stri
     drop(sim.node(NODE));
     let swarm = Swarm::draw(&mut rng);
     let mut driver = Driver { sim, disk: disk.clone(), told: Shared::default(), rng, swarm, bug };
+    if swarm.kind == Kind::Tenant {
+        saw(&driver.told, "table of tenants");
+    }
     driver.live()?;
     let told = std::mem::take(&mut *driver.told.lock().unwrap());
     Ok(Report { compared: told.compared, unled: told.unled, known: told.known, seen: told.seen, ..Report::default() })
@@ -209,7 +216,7 @@ impl Driver {
         self.sim.set_blocking_delay(NODE, delay);
         let database = Database::open(self.config(), self.sim.node(NODE)).await?;
         let mut session = session(&database)?;
-        ask(&mut session, CREATE_TABLE).await?;
+        ask(&mut session, &self.swarm.kind.create_table()).await?;
         for (name, _) in INDEXES {
             ask(&mut session, &create_index(name)).await?;
         }
@@ -222,6 +229,7 @@ impl Driver {
     fn checker(&self, database: &Arc<Database>, rng: Rng) -> Result<Checker, SqlError> {
         Ok(Checker {
             database: database.clone(),
+            kind: self.swarm.kind,
             session: session(database)?,
             told: self.told.clone(),
             rng,
@@ -236,7 +244,7 @@ impl Driver {
         let rng = |what: &str| self.sim.rng(&format!("{what} {}", self.sim.elapsed().as_micros()));
         for number in 0..CLIENTS {
             let (session, told, rng) = (session(database)?, self.told.clone(), rng(&format!("client {number}")));
-            let client = Client { number, session, told, rng, env: node(), thinks: THINKS };
+            let client = Client { number, kind: self.swarm.kind, session, told, rng, env: node(), thinks: THINKS };
             node().spawn_named("client", Box::pin(client.run(TXNS)));
         }
         for number in 0..CONTENDERS {
@@ -405,6 +413,9 @@ impl Driver {
         if plan.routing_version_cutover.is_some() {
             let is_of_entries = plan.units.to_string().contains(entry_group().as_str());
             saw(&self.told, if is_of_entries { "entries moved" } else { "rows moved" });
+            if !is_of_entries && self.swarm.kind == Kind::Tenant {
+                saw(&self.told, "rows of tenants moved");
+            }
         }
     }
 
@@ -456,7 +467,7 @@ impl Driver {
     /// I-28: rows and entries move, and every entry stays what it is.
     async fn move_all(&self, database: &Arc<Database>) -> Result<(), String> {
         let before = entries(database).await?;
-        for group in [GroupName::new(TABLE).unwrap(), entry_group()] {
+        for group in [self.swarm.kind.group(&database.current_routing()), entry_group()] {
             let policy = database.current_routing();
             let range = policy.ranges(&group).expect("it is routed").first().expect("of some buckets").clone();
             let others = database.shard_names().into_iter().filter(|name| *name != range.shard);
@@ -531,8 +542,11 @@ impl Operator {
             self.env.sleep(Duration::from_micros(self.rng.below(25_000))).await;
             match self.rng.below(5) {
                 0 if self.swarm.moves_rows => {
-                    let group = *self.rng.pick(&[TABLE, TABLE, contended::GROUP]);
-                    self.move_some(GroupName::new(group).unwrap()).await;
+                    let group = match self.rng.chance(1, 3) {
+                        true => GroupName::new(contended::GROUP).unwrap(),
+                        false => self.swarm.kind.group(&self.database.current_routing()),
+                    };
+                    self.move_some(group).await;
                 }
                 1 if self.swarm.moves_entries => self.move_some(entry_group()).await,
                 2 if self.swarm.builds => self.meddle().await,
@@ -634,14 +648,14 @@ fn indexes_lead_to_what_is_there_under_faults() {
     }
 }
 
-fn quiet_driver() -> Driver {
+fn quiet_driver(kind: Kind) -> Driver {
     let disk = new_disk();
     disk.reset(1);
     let sim = Sim::new(1);
     let rng = sim.rng("driver");
     drop(sim.node(NODE));
     let [moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow] = [false; 9];
-    let swarm = Swarm { moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow };
+    let swarm = Swarm { kind, moves_rows, moves_entries, builds, joins, leaves, absent, crashes, fails, is_slow };
     Driver { sim, disk, told: Shared::default(), rng, swarm, bug: None }
 }
 
@@ -663,7 +677,7 @@ async fn plant_stale_entries(database: &Arc<Database>) -> Result<(), String> {
 /// I-25: entries of rows that are not there lead to shards, and these say that there are none.
 #[test]
 fn stale_entries_yield_no_row() {
-    let driver = quiet_driver();
+    let driver = quiet_driver(Kind::Hash);
     let life = async {
         let database = driver.open().await.map_err(|error| error.to_string())?;
         driver.start(&database).map_err(|error| error.to_string())?;
@@ -686,16 +700,18 @@ fn stale_entries_yield_no_row() {
 /// I-24: the statement that compares asks an index for each of its conditions, and all shards for all rows.
 #[test]
 fn a_comparison_is_led_and_scans_in_one_statement() {
-    let driver = quiet_driver();
-    let life = async {
-        let database = driver.open().await?;
-        let mut checker = driver.checker(&database, driver.sim.rng("checker"))?;
-        checker.explained().await
-    };
-    let counts = driver.sim.run_within(LIFE_MAX, life).expect("it ends").expect("without faults");
-    driver.sim.kill(NODE);
-    for (conditions, led, scans) in counts {
-        assert_eq!((led, scans), (conditions, 1));
+    for kind in [Kind::Hash, Kind::Tenant] {
+        let driver = quiet_driver(kind);
+        let life = async {
+            let database = driver.open().await?;
+            let mut checker = driver.checker(&database, driver.sim.rng("checker"))?;
+            checker.explained().await
+        };
+        let counts = driver.sim.run_within(LIFE_MAX, life).expect("it ends").expect("without faults");
+        driver.sim.kill(NODE);
+        for (conditions, led, scans) in counts {
+            assert_eq!((led, scans), (conditions, 1), "{kind:?}");
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use isles_cluster::database::Database;
 use isles_cluster::session::{Answer, Session};
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
+use isles_kernel::names::GroupName;
+use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
 use isles_sim::rng::Rng;
 use std::collections::BTreeMap;
@@ -18,8 +20,45 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) const TABLE: &str = "t";
-pub(crate) const CREATE_TABLE: &str = "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, a text, b int, c text, n int NOT NULL) \
-     WITH (\"group\" = 't', buckets = 16)";
+
+/// Whose the rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nobody's: spread by their ids.
+    Hash,
+    /// Each client is a tenant, and whoever compares reads the rows of all of them.
+    Tenant,
+}
+
+impl Kind {
+    pub(crate) fn create_table(self) -> String {
+        let with = match self {
+            Kind::Hash => "\"group\" = 't', buckets = 16",
+            Kind::Tenant => "kind = tenant",
+        };
+        format!(
+            "CREATE TABLE IF NOT EXISTS {TABLE} (id int PRIMARY KEY, a text, b int, c text, n int NOT NULL) WITH ({with})"
+        )
+    }
+
+    /// The buckets that its rows are in.
+    pub(crate) fn group(self, policy: &RoutingPolicy) -> GroupName {
+        match self {
+            Kind::Hash => GroupName::new(TABLE).expect("it is a name"),
+            Kind::Tenant => policy.tenant_group().clone(),
+        }
+    }
+
+    /// What makes a session that of a client.
+    pub(crate) fn of_client(self, number: u64) -> Option<String> {
+        (self == Kind::Tenant).then(|| format!("SET isles.tenant = 'client {number}'"))
+    }
+
+    /// What makes a session that of the checker.
+    pub(crate) fn of_checker(self) -> Option<&'static str> {
+        (self == Kind::Tenant).then_some("SET isles.tenant_scope = 'all'")
+    }
+}
 /// One column, two columns, and one with few values and many nulls.
 pub(crate) const INDEXES: [(&str, &str); 3] = [("t_a", "a"), ("t_bc", "b, c"), ("t_c", "c")];
 pub(crate) const CLIENTS: u64 = 3;
@@ -212,6 +251,7 @@ async fn tell(session: &mut Session, sql: &str) -> Result<u64, SqlError> {
 
 pub(crate) struct Client {
     pub(crate) number: u64,
+    pub(crate) kind: Kind,
     pub(crate) session: Session,
     pub(crate) told: Shared,
     pub(crate) rng: Rng,
@@ -278,6 +318,9 @@ impl Client {
 
     /// What is there of its rows at the beginning of a life: all that it was sure of (I-1).
     async fn learn(&mut self) -> bool {
+        if let Some(sql) = self.kind.of_client(self.number) {
+            ask(&mut self.session, &sql).await.expect("a session can be a tenant's");
+        }
         let sql = format!("SELECT id, a, b, c, n FROM t WHERE (id % {CLIENTS} = {}) IS TRUE", self.number);
         let Ok(found) = ask(&mut self.session, &sql).await else { return false };
         let rows: Rows = found.iter().map(|values| row(values)).collect();
@@ -448,6 +491,7 @@ fn united(parts: &[String]) -> String {
 
 pub(crate) struct Checker {
     pub(crate) database: Arc<Database>,
+    pub(crate) kind: Kind,
     pub(crate) session: Session,
     pub(crate) told: Shared,
     pub(crate) rng: Rng,
@@ -472,6 +516,14 @@ impl Checker {
         self.told.lock().unwrap().ended += 1;
     }
 
+    /// From here on it sees all rows.
+    async fn enter(&mut self) -> Result<(), SqlError> {
+        match self.kind.of_checker() {
+            Some(sql) => ask(&mut self.session, sql).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all was led.
     pub(crate) async fn check(&mut self) -> Result<bool, SqlError> {
         let half = self.rng.below(2) as usize;
@@ -485,6 +537,7 @@ impl Checker {
     }
 
     async fn compare(&mut self, conds: &[Cond], scan: Scan) -> Result<bool, SqlError> {
+        self.enter().await?;
         let fallbacks = self.database.index_work().fallbacks;
         let found = ask(&mut self.session, &comparison(conds, scan)).await?;
         let is_led = self.database.index_work().fallbacks == fallbacks;
@@ -521,6 +574,7 @@ impl Checker {
     /// The first statement of a transaction is led; the second sees the same moment.
     async fn check_in_block(&mut self) -> Result<bool, SqlError> {
         let cond = Cond::draw(&mut self.rng);
+        self.enter().await?;
         ask(&mut self.session, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let fallbacks = self.database.index_work().fallbacks;
         let found = ask(&mut self.session, &format!("SELECT id, a, b, c, n FROM t WHERE {}", cond.sql())).await?;
@@ -535,11 +589,12 @@ impl Checker {
 
     /// A statement that compares is of many parts, and each of them but one is led.
     pub(crate) async fn explained(&mut self) -> Result<Vec<(usize, usize, usize)>, SqlError> {
+        self.enter().await?;
         let mut counts = Vec::new();
         for (conds, scan) in Cond::all().iter().zip([Scan::First, Scan::Last]) {
             let shown = ask(&mut self.session, &format!("EXPLAIN {}", comparison(conds, scan))).await?;
             let lines = |what: &str| shown.iter().filter(|line| format!("{line:?}").contains(what)).count();
-            counts.push((conds.len(), lines("some of t, by index"), lines("all of t")));
+            counts.push((conds.len(), lines(", by index"), lines("Shards: all of ")));
         }
         Ok(counts)
     }

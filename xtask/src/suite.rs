@@ -31,7 +31,7 @@ struct Counted {
     failed: u64,
 }
 
-pub(crate) fn tests(root: &Path) -> bool {
+pub(crate) fn run(root: &Path) -> bool {
     let Some(mut binaries) = build(root) else { return false };
     binaries.sort_by_key(|binary| LONG.iter().position(|name| *name == binary.name).unwrap_or(LONG.len()));
     let logs = root.join("target").join("test-logs");
@@ -72,7 +72,7 @@ fn run_all(binaries: Vec<Binary>, logs: &Path) -> bool {
             scope.spawn(|| {
                 let next = || left.lock().ok()?.next();
                 while let Some(binary) = next() {
-                    let (ok, counted) = run(&binary, logs);
+                    let (ok, counted) = run_one(&binary, logs);
                     if let Ok(mut done) = done.lock() {
                         done.push((binary, ok, counted));
                     }
@@ -90,7 +90,7 @@ fn run_all(binaries: Vec<Binary>, logs: &Path) -> bool {
 }
 
 /// Runs one binary as cargo would, and shows what it printed when it has ended.
-fn run(binary: &Binary, logs: &Path) -> (bool, Counted) {
+fn run_one(binary: &Binary, logs: &Path) -> (bool, Counted) {
     let log = logs.join(binary.path.file_name().unwrap_or_default()).with_extension("log");
     let began = Instant::now();
     let ran = File::create(&log).and_then(|file| {

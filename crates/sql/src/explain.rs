@@ -16,6 +16,8 @@ use crate::plan::{
 };
 use crate::tree::{Context, Expr, ExprKind, Field};
 use isles_kernel::error::SqlError;
+use isles_kernel::names::GroupName;
+use isles_kernel::schema::EVERY_TENANT_GROUP;
 use isles_kernel::value::Value;
 use std::fmt::Write;
 
@@ -319,13 +321,21 @@ fn target_text(target: &Target, touches: &[Touch]) -> String {
         Target::Every => "every".into(),
         Target::Tenant => "the tenant's".into(),
         Target::Nowhere => "none".into(),
-        Target::Keys { group, keys } => match keys.as_slice() {
-            [KeyExprs::Row(key)] => format!("1 of {group}, key {}", list(key.iter().map(value_text))),
-            [KeyExprs::Elements(array)] => format!("some of {group}, keys in {}", value_text(array)),
-            keys => format!("some of {group}, keys {}", list(keys.iter().map(key_text))),
-        },
-        Target::Index(target) => format!("some of {}, by index", target.group),
+        Target::Keys { group, keys } => {
+            let group = group_text(group);
+            match keys.as_slice() {
+                [KeyExprs::Row(key)] => format!("1 of {group}, key {}", list(key.iter().map(value_text))),
+                [KeyExprs::Elements(array)] => format!("some of {group}, keys in {}", value_text(array)),
+                keys => format!("some of {group}, keys {}", list(keys.iter().map(key_text))),
+            }
+        }
+        Target::Index(target) => format!("some of {}, by index", group_text(&target.group)),
     }
+}
+
+/// The group of all tenants has a name that nobody gave it.
+fn group_text(group: &GroupName) -> &str {
+    if group.as_str() == EVERY_TENANT_GROUP { "all tenants" } else { group.as_str() }
 }
 
 /// The indexes that say which shards.
@@ -367,7 +377,7 @@ fn key_text(key: &KeyExprs) -> String {
 
 fn group_name(touch: &Touch) -> Option<String> {
     match touch {
-        Touch::Group(group) => Some(group.to_string()),
+        Touch::Group(group) => Some(group_text(group).to_string()),
         Touch::Tenant | Touch::Shared | Touch::Global => None,
     }
 }

@@ -41,7 +41,17 @@ const TTL: Argument = ("ttl", Kind::Time, false);
 pub const OPERATIONS: [Operation; 16] = [
     Operation {
         name: "put",
-        arguments: &[VALUE, KEY, OWNER, BINDING, TTL, ("region", Kind::Text, false), ("alias", Kind::Text, false)],
+        arguments: &[
+            VALUE,
+            KEY,
+            OWNER,
+            BINDING,
+            TTL,
+            ("region", Kind::Text, false),
+            ("alias", Kind::Text, false),
+            // As the deployment that stores learn from calls it.
+            ("locationHint", Kind::Text, false),
+        ],
     },
     Operation { name: "put_at", arguments: &[("key", Kind::Text, true), VALUE, NAME, OWNER, BINDING, TTL] },
     Operation {
@@ -132,11 +142,16 @@ impl Given {
         }
     }
 
+    fn region(&self, name: &str) -> Result<Option<RegionName>> {
+        let region = self.text(name)?.map(RegionName::new).transpose();
+        region.map_err(|error| SqlError::new("22023", error.to_string()))
+    }
+
     fn put(&self) -> Result<Put> {
-        let region = self.text("region")?.map(RegionName::new).transpose();
         let own = |name| self.text(name).map(|text| text.map(str::to_owned));
         Ok(Put {
-            region: region.map_err(|error| SqlError::new("22023", error.to_string()))?,
+            region: self.region("region")?,
+            near: self.region("locationHint")?,
             owner: own("owner")?,
             binding: own("binding")?,
             alias: own("alias")?,

@@ -5,10 +5,15 @@ use serde_json::{Value, json};
 
 fn post(server: &Server, path: &str, tenant: Option<&str>, body: &Value) -> (u16, Value) {
     let tenant = tenant.map_or(String::new(), |name| format!("x-isles-tenant: {name}\r\n"));
+    post_with(server, path, &tenant, body)
+}
+
+/// With lines of headers.
+fn post_with(server: &Server, path: &str, headers: &str, body: &Value) -> (u16, Value) {
     let (body, password) = (body.to_string(), &server.password);
     let length = body.len();
     let answer = server.http(&format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n{tenant}\
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n{headers}\
          Content-Length: {length}\r\n\r\n{body}"
     ));
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -40,4 +45,31 @@ fn records_are_stored_taken_and_kept_apart() {
     assert!(metrics.contains("do_shard_distribution{do_type=\"session\",quantile=\"0.99\"}"), "{metrics}");
     assert!(metrics.contains("do_request_duration_count_total{do_type=\"session\""), "{metrics}");
     assert!(server.get("/stores").starts_with("HTTP/1.1 401"));
+}
+
+#[test]
+fn a_request_says_where_it_comes_from() {
+    let server = Server::start(&["--shards", "2"]);
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": "SELECT isles.create_preset('identity')" }));
+    assert_eq!(status, 200, "{answer}");
+    let put = |region: &str, body: Value| {
+        let headers = format!("x-isles-tenant: acme\r\nx-isles-region: {region}\r\n");
+        let (status, put) = post_with(&server, "/stores/session/put", &headers, &body);
+        (status, put["id"].as_str().map(|id| id.split(':').nth(1).unwrap_or_default().to_owned()))
+    };
+    let minted = |region: &str| (200, Some(region.to_owned()));
+    for region in ["apac", "enam", "weur"] {
+        assert_eq!(put(region, json!({ "value": 1 })), minted(region));
+        assert_eq!(put(region, json!({ "value": 1, "locationHint": "apac" })), minted("apac"));
+    }
+    let (status, answer) = post_with(
+        &server,
+        "/sql",
+        "x-isles-tenant: acme\r\nx-isles-region: weur\r\n",
+        &json!({ "sql": "SELECT isles.put('session', '1')" }),
+    );
+    assert!(status == 200 && answer["results"][0]["rows"][0][0]["id"].as_str().unwrap().contains(":weur:"), "{answer}");
+    // Regions that nobody has, and those that this tenant has not.
+    assert_eq!(put("mars", json!({ "value": 1 })), (400, None));
+    assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
 }

@@ -136,7 +136,7 @@ async fn a_hot_bucket_is_seen_in_the_distribution() {
         desk.put(&acme(), "session", Put::of("{}")).await.unwrap();
         desk.put(&acme(), "par", Put::of("{}").routed("one client")).await.unwrap();
     }
-    let of = |store: &str| world.stores.distribution().into_iter().find(|d| d.store == store).unwrap();
+    let of = |store: &str| world.stores.distribution().into_iter().find(|d| d.store.as_deref() == Some(store)).unwrap();
     let (even, hot) = (of("session"), of("par"));
     assert_eq!((even.buckets, even.requests, hot.requests), (32, 200, 200));
     assert!(even.ratio() < 10.0 && hot.ratio() > 10.0, "{even:?} {hot:?}");

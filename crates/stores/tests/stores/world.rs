@@ -2,7 +2,7 @@
 
 use crate::harness::Db;
 use isles_cluster::database::{Config, Database};
-use isles_cluster::placements::Change;
+use isles_cluster::placements::{Change, Migration};
 use isles_engine::env::{Env, TokioEnv};
 use isles_kernel::names::TenantId;
 use isles_kernel::placement::{Placement, Timestamp};
@@ -112,6 +112,15 @@ impl World {
         let if_match = placements.of("acme").unwrap().etag;
         let change = Change { tenant: "acme", by: "test", if_match, reason: None };
         placements.put(&change, &self.config(generation, counts, previous)).await.unwrap();
+    }
+
+    /// Begins a generation that differs from the last in this.
+    pub(crate) async fn migrate(&self, change: &serde_json::Value) {
+        let placements = self.db.database.placements();
+        let if_match = placements.of("acme").unwrap().etag;
+        let migration: Migration = serde_json::from_value(change.clone()).unwrap();
+        let change = Change { tenant: "acme", by: "test", if_match, reason: None };
+        placements.migrate(&change, migration).await.unwrap();
     }
 
     pub(crate) fn placement(&self, generation: u32, counts: [u32; 3], previous: &[(u32, [u32; 3], u64)]) -> Placement {

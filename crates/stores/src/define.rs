@@ -54,7 +54,7 @@ impl Stores {
         Ok(())
     }
 
-    async fn learn_stores(&self) -> Result<()> {
+    pub(super) async fn learn_stores(&self) -> Result<()> {
         let page = self.database().catalog().list(PREFIX, None, MAX_STORES).await.map_err(catalog_error)?;
         let mut specs = BTreeMap::new();
         for record in page.records {
@@ -114,7 +114,7 @@ impl Stores {
     }
 
     /// A singleton's name is a singleton's, a built-in prefix its type's, and a group must be somewhere.
-    fn check_place(&self, spec: &StoreSpec) -> Result<()> {
+    pub(super) fn check_place(&self, spec: &StoreSpec) -> Result<()> {
         let placement = self.placement(&default_tenant()?)?;
         let registry = placement.registry();
         if registry.is_singleton(spec.name.as_str()) && !spec.is_singleton() {
@@ -204,10 +204,9 @@ impl Stores {
 
     /// Creates the stores of a preset that are not there. Returns the names of those that it made.
     pub async fn create_preset(&self, name: &str) -> Result<Vec<String>> {
-        if name != "identity" {
-            return Err(
-                SqlError::new("42704", format!("preset \"{name}\" does not exist")).with_hint("there is identity")
-            );
+        if name != identity::PRESET {
+            return Err(SqlError::new("42704", format!("preset \"{name}\" does not exist"))
+                .with_hint(format!("there is {}", identity::PRESET)));
         }
         let mut made = Vec::new();
         for config in identity::preset() {

@@ -45,10 +45,12 @@
 //!   * [`identity`] the stores of an identity provider
 //!   * [`commands`] operations with named arguments, in JSON
 //!   * [`procedures`] what SQL calls
+//!   * [`declare`]  stores of a configuration file
 
 mod ask;
 pub mod commands;
 mod decide;
+mod declare;
 mod define;
 pub mod identity;
 mod meter;
@@ -63,6 +65,7 @@ mod tables;
 
 pub use ask::Desk;
 pub use decide::{Counted, MAX_COUNT, Polled};
+pub use declare::{Declaration, Declared};
 pub use define::{Alteration, MAX_STORES};
 pub use meter::{Distribution, Durations, Fallback};
 pub use operate::{Exchange, Put};

@@ -80,7 +80,7 @@ fn param((name, kind, needed): &Argument) -> Param {
 }
 
 /// An interval in milliseconds; a month is 30 days, as PostgreSQL counts where it must.
-fn millis(value: &Value) -> Result<Option<i64>> {
+pub(super) fn millis(value: &Value) -> Result<Option<i64>> {
     match value {
         Value::Null => Ok(None),
         Value::Interval(interval) => {

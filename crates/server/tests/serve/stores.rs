@@ -1,6 +1,6 @@
 //! Stores by HTTP: outcomes and their status, tenants, metrics.
 
-use crate::harness::Server;
+use crate::harness::{Server, isles};
 use serde_json::{Value, json};
 
 fn post(server: &Server, path: &str, tenant: Option<&str>, body: &Value) -> (u16, Value) {
@@ -72,4 +72,60 @@ fn a_request_says_where_it_comes_from() {
     // Regions that nobody has, and those that this tenant has not.
     assert_eq!(put("mars", json!({ "value": 1 })), (400, None));
     assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
+}
+
+const FILE: &str = "presets = ['identity']
+
+[[stores]]
+name = 'ticket'
+prefix = 'tkt'
+group = 'random-medium-rps'
+key = 'uuid'
+ttl = '1 hour'
+
+# In place of the preset's.
+[[stores]]
+name = 'session'
+prefix = 'ses'
+group = 'random-medium-rps'
+key = 'uuid'
+ttl = '2 hours'
+cap = '1 day'
+";
+
+/// Stores of the file are there at the first start and at each later one; one that is there otherwise stops the server.
+#[cfg(unix)]
+#[test]
+fn stores_are_declared_in_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("isles.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let arguments = ["--shards", "2", "--config", file.to_str().unwrap()];
+    let mut data = tempfile::tempdir().unwrap();
+    for start in 0..2 {
+        let mut server = Server::start_in(data, &arguments);
+        let listed = post(&server, "/sql", None, &json!({ "sql": "SELECT * FROM isles.stores()" })).1;
+        let rows = listed["results"][0]["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 17, "at start {start}: {listed}");
+        let session = rows.iter().find(|row| row[0] == "session").unwrap();
+        assert_eq!((&session[4], &session[5]), (&json!(7_200_000), &json!(86_400_000)));
+        let put = post(&server, "/stores/ticket/put", Some("acme"), &json!({ "value": 1 })).1;
+        assert_eq!(put["outcome"], "ok", "{put}");
+        data = std::mem::replace(&mut server.data, tempfile::tempdir().unwrap());
+        assert_eq!(server.terminate(), 0);
+    }
+    std::fs::write(&file, FILE.replace("'2 hours'", "'3 hours'").replace("'tkt'", "'tic'")).unwrap();
+    let serve = || {
+        let place = ["serve", "--json", "--listen", "127.0.0.1:0", "--http", "off", "--data"];
+        let output = isles().args(place).arg(data.path().join("d")).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), said)
+    };
+    let (started, said) = serve();
+    assert!(!started, "{said}");
+    for wanted in
+        ["ttl is 7200000 ms, and 10800000 ms is declared", "prefix is tkt, and tic is declared", "alter_store"]
+    {
+        assert!(said.contains(wanted), "{wanted} is missing in {said}");
+    }
 }

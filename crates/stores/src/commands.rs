@@ -38,7 +38,7 @@ const OWNER: Argument = ("owner", Kind::Text, false);
 const BINDING: Argument = ("binding", Kind::Text, false);
 const TTL: Argument = ("ttl", Kind::Time, false);
 
-pub const OPERATIONS: [Operation; 16] = [
+pub const OPERATIONS: [Operation; 17] = [
     Operation {
         name: "put",
         arguments: &[
@@ -84,6 +84,10 @@ pub const OPERATIONS: [Operation; 16] = [
     Operation {
         name: "hit",
         arguments: &[("key", Kind::Text, true), ("limit", Kind::Number, true), ("window", Kind::Time, true)],
+    },
+    Operation {
+        name: "pass_proof",
+        arguments: &[("jkt", Kind::Text, true), ("jti", Kind::Text, true), ("lifetime", Kind::Time, true)],
     },
 ];
 
@@ -225,6 +229,11 @@ impl Desk<'_> {
             "rotate" => Box::pin(self.rotate(tenant, store, given.needed("id")?, given.text("binding")?)).await?,
             "revoke" => Box::pin(self.revoke(tenant, store, &given.address()?)).await?,
             "delete" => Box::pin(self.delete(tenant, store, &given.address()?)).await?,
+            "pass_proof" => {
+                let proof = (given.needed("jkt")?, given.needed("jti")?);
+                let lifetime = given.time("lifetime")?.unwrap_or_default();
+                Box::pin(self.pass_proof_of(tenant, store, proof, lifetime)).await?
+            }
             _ => return Box::pin(self.other_command(tenant, store, operation, given)).await,
         };
         Ok(answer(&reply))

@@ -324,6 +324,10 @@ pub(super) fn secret(bytes: [u8; 16]) -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+mod properties;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::identity::preset;
     use super::*;

@@ -2,7 +2,7 @@
 //!
 //! Each test runs over SQLite files and over PostgreSQL databases, with a clock that the test sets.
 //!
-//! `ISLES_TEST_ROUNDS` multiplies the flows of the tests under load.
+//! `cargo xtask logins` runs the test under load with more flows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
@@ -56,6 +56,7 @@ mod runs {
     on_both_engines! {
         races:
         of_many_who_take_a_code_one_has_it,
+        of_many_who_claim_an_offer_one_has_it,
         of_many_who_put_a_proof_one_passes,
         of_many_who_swap_a_value_each_sees_the_last,
         of_many_who_rotate_a_token_all_get_one_successor,
@@ -72,6 +73,7 @@ mod runs {
         one_with_an_old_placement_and_one_with_a_new_one_meet,
         what_replaces_a_record_by_key_removes_it_from_the_last_generation,
         a_code_of_the_last_generation_is_exchanged_once,
+        a_family_of_the_last_generation_rotates_where_it_is,
         a_generation_ends_at_its_time,
         old_prefixes_are_read_in_old_generations,
     }

@@ -161,6 +161,7 @@ impl Placements {
     pub(super) fn migrated(&self, base: &Baseline, migration: Migration) -> Result<Placement, ChangeError> {
         let new = Placement::from_config(self.next_generation(&base.placement, migration)?)?;
         self.follows(base, &new)?;
+        self.regions_are_served(&new)?;
         Ok(new)
     }
 

@@ -15,6 +15,7 @@ mod identity;
 mod load;
 mod operations;
 mod races;
+mod regions;
 mod simulated;
 mod surfaces;
 mod world;
@@ -22,17 +23,20 @@ mod world;
 /// Runs tests over three shards of each engine. One that is not listed is never run, and the compiler says so.
 macro_rules! on_both_engines {
     ($of:ident: $($test:ident,)*) => {
+        on_both_engines! { $of, sqlite, postgres: $($test,)* }
+    };
+    ($of:ident, $sqlite:ident, $postgres:ident: $($test:ident,)*) => {
         mod $of {
             mod over_sqlite {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    crate::$of::$test(crate::world::World::sqlite().await).await;
+                    crate::$of::$test(crate::world::World::$sqlite().await).await;
                 })*
             }
             mod over_postgres {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    crate::$of::$test(crate::world::World::postgres().await).await;
+                    crate::$of::$test(crate::world::World::$postgres().await).await;
                 })*
             }
         }
@@ -93,6 +97,11 @@ mod runs {
         new_ids_are_minted_in_the_region_of_the_session,
         a_region_is_first_met_within_a_transaction,
         a_table_that_is_missing_within_a_transaction_is_made_for_the_next,
+    }
+    on_both_engines! {
+        regions, sqlite_in_regions, postgres_in_regions:
+        records_of_a_region_are_on_its_shards,
+        a_region_is_led_to_when_it_has_a_shard,
     }
     on_both_engines! {
         load:

@@ -57,7 +57,9 @@ fn status_of_outcome(answer: &Json) -> StatusCode {
         Some("not_found") => StatusCode::NOT_FOUND,
         Some("expired" | "revoked") => StatusCode::GONE,
         Some("used" | "replayed" | "conflict") => StatusCode::CONFLICT,
-        _ => StatusCode::OK,
+        Some("ok") | None => StatusCode::OK,
+        // Whatever a poll is told that is no grant.
+        Some(_) => StatusCode::BAD_REQUEST,
     }
 }
 

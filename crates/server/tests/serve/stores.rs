@@ -74,6 +74,26 @@ fn a_request_says_where_it_comes_from() {
     assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
 }
 
+/// A poll that is no grant is no success, also for one who looks at the status alone.
+#[test]
+fn a_device_is_polled_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": "SELECT isles.create_preset('identity')" }));
+    assert_eq!(status, 200, "{answer}");
+    let ask = |operation: &str, body: Value| post(&server, &format!("/stores/device/{operation}"), Some("acme"), &body);
+    let (status, started) = ask("start_device", json!({ "client": "tv", "value": { "scope": "tv" } }));
+    assert_eq!(status, 200, "{started}");
+    let poll = json!({ "id": started["deviceCode"], "client": "tv" });
+    assert_eq!(ask("poll_device", poll.clone()), (400, json!({ "outcome": "authorization_pending" })));
+    assert_eq!(ask("poll_device", poll.clone()), (400, json!({ "outcome": "slow_down", "interval": 10 })));
+    let approve = json!({ "user_code": started["userCode"], "granted": { "sub": "ann" } });
+    assert_eq!(ask("answer_device", approve), (200, json!({ "outcome": "ok" })));
+    let granted = (200, json!({ "outcome": "ok", "granted": { "sub": "ann" } }));
+    assert_eq!(ask("poll_device", poll.clone()), granted);
+    assert_eq!(ask("poll_device", poll), (400, json!({ "outcome": "invalid_grant" })));
+    assert_eq!(ask("find_device", json!({ "user_code": "2222-2222" })).0, 404);
+}
+
 const FILE: &str = "presets = ['identity']
 
 [[stores]]

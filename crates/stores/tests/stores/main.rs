@@ -94,6 +94,7 @@ mod runs {
         surfaces:
         stores_are_defined_and_used_by_sql,
         a_tenants_role_reaches_its_own_records,
+        devices_keys_and_versions_are_used_by_sql,
         new_ids_are_minted_in_the_region_of_the_session,
         a_region_is_first_met_within_a_transaction,
         a_table_that_is_missing_within_a_transaction_is_made_for_the_next,

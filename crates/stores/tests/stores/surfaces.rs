@@ -93,6 +93,54 @@ pub(crate) async fn stores_are_defined_and_used_by_sql(world: World) {
     assert!(of("user-client", "∅").is_some(), "{shown:?}");
 }
 
+/// What an identity provider does with devices, keys and versions, without a line of Rust.
+pub(crate) async fn devices_keys_and_versions_are_used_by_sql(world: World) {
+    world.stores.register();
+    let mut client = world.db.client_as(owner(), &[("isles.tenant", "acme")]).unwrap();
+    let started = json(&mut client, r#"SELECT isles.start_device('device', 'tv', '{"scope":"tv"}')"#).await;
+    let (id, code) = (started["deviceCode"].as_str().unwrap(), started["userCode"].as_str().unwrap());
+    assert_eq!((outcome(&started), &started["interval"]), ("ok", &Value::from(5)));
+    let poll = format!("SELECT isles.poll_device('device', '{id}', 'tv')");
+    assert_eq!(outcome(&json(&mut client, &poll).await), "authorization_pending");
+    let slow = json(&mut client, &poll).await;
+    assert_eq!((outcome(&slow), &slow["interval"]), ("slow_down", &Value::from(10)));
+    let found = json(&mut client, &format!("SELECT isles.find_device('device', '{}')", code.to_lowercase())).await;
+    assert_eq!((found["id"].as_str(), &found["value"]["scope"]), (Some(id), &Value::from("tv")));
+    let approve = format!(r#"SELECT isles.answer_device('device', '{code}', '{{"sub":"ann"}}')"#);
+    assert_eq!(outcome(&json(&mut client, &approve).await), "ok");
+    assert_eq!(outcome(&json(&mut client, &approve).await), "conflict");
+    world.pass(10);
+    let granted = json(&mut client, &poll).await;
+    assert_eq!((outcome(&granted), &granted["granted"]["sub"]), ("ok", &Value::from("ann")));
+    assert_eq!(outcome(&json(&mut client, &poll).await), "invalid_grant");
+    let started = json(&mut client, "SELECT isles.start_device('ciba', 'tv', '1', \"interval\" => 2)").await;
+    let deny = format!("SELECT isles.answer_device('ciba', '{}')", started["userCode"].as_str().unwrap());
+    assert_eq!(outcome(&json(&mut client, &deny).await), "ok");
+    let poll = format!("SELECT isles.poll_device('ciba', '{}', 'tv')", started["deviceCode"].as_str().unwrap());
+    assert_eq!(outcome(&json(&mut client, &poll).await), "access_denied");
+    for kid in ["k1", "k2"] {
+        json(&mut client, &format!(r#"SELECT isles.rotate_key('keymanager', '{kid}', '{{"kty":"EC"}}')"#)).await;
+    }
+    let leaked = "SELECT isles.rotate_key('keymanager', 'k3', '{}', leaked => 'the key has leaked')";
+    assert_eq!(outcome(&json(&mut client, leaked).await), "ok");
+    let keys = json(&mut client, "SELECT isles.signing_keys('keymanager')").await;
+    let statuses: Vec<&str> = (0..3).map(|at| keys["keys"][at]["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["active", "revoked", "overlap"]);
+    for version in 1..=3 {
+        let next = json(&mut client, "SELECT isles.next_version('versionmanager', 'worker')").await;
+        assert_eq!(next["version"], version);
+    }
+    for sql in [
+        "SELECT isles.start_device('session', 'tv', '1')",
+        "SELECT isles.start_device('device', 'tv', '1', \"interval\" => -1)",
+        "SELECT isles.next_version('session', 'x')",
+        "SELECT isles.rotate_key('versionmanager', 'k', '{}')",
+    ] {
+        assert_eq!(fails(&mut client, sql).await, "22023", "{sql}");
+    }
+    assert_eq!(fails(&mut client, "SELECT isles.rotate_key('keymanager', 'k9', 'no json')").await, "22P02");
+}
+
 /// A session says where it is, an operation says it better, and neither moves a record whose key says where it is.
 pub(crate) async fn new_ids_are_minted_in_the_region_of_the_session(world: World) {
     world.stores.register();

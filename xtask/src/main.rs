@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask ci`, `tidy`, `bench`, `fuzz` and `sim`.
+//! The project's own commands: `cargo xtask ci`, `tidy`, `bench`, `fuzz`, `sim` and `logins`.
 //!
 //! In reading order:
 //!   * `tidy`  what a compiler does not check: documents that are true, crates in their order, nothing left behind
@@ -69,6 +69,23 @@ enum Command {
         #[arg(long, conflicts_with_all = ["seed", "seeds"])]
         sweep: bool,
     },
+    /// Logs users in while generations change and buckets move, more often than CI does
+    ///
+    /// Each flow is a code, its exchange, a session, two refreshes, and each thing that may happen once a second time.
+    Logins {
+        /// How many flows, on each engine
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+        flows: u64,
+        /// On this one only
+        #[arg(long)]
+        engine: Option<Engine>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Engine {
+    Sqlite,
+    Postgres,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -113,6 +130,7 @@ fn main() -> ExitCode {
         }
         Command::Sim { sweep: true, .. } => sweep().run(&root),
         Command::Sim { seed, seeds, .. } => sim(seed, seeds).run(&root),
+        Command::Logins { flows, engine } => logins(flows, engine).run(&root),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -146,6 +164,17 @@ fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
 fn sweep() -> Step {
     let args = ["test", "--release", "-p", "isles-cluster", "--test", "isolation", "sweep", "--", "--nocapture"];
     Step::cargo("sim", &args).env("ISLES_SWEEP", 1)
+}
+
+/// The flows are a test of the stores, which reads their number from the environment.
+fn logins(flows: u64, engine: Option<Engine>) -> Step {
+    let filter = match engine {
+        None => "logins_go_on",
+        Some(Engine::Sqlite) => "over_sqlite::logins_go_on",
+        Some(Engine::Postgres) => "over_postgres::logins_go_on",
+    };
+    let args = ["test", "--release", "-p", "isles-stores", "--test", "stores", filter, "--", "--nocapture"];
+    Step::cargo("logins", &args).env("ISLES_LOGIN_FLOWS", flows)
 }
 
 /// The comparison is a test binary of the server.
@@ -196,6 +225,16 @@ mod tests {
         assert_eq!(parse_seed("0x1F"), Ok(31));
         assert!(parse_seed("0x").is_err());
         assert!(parse_seed("-1").is_err());
+    }
+
+    #[test]
+    fn logins_are_as_many_as_one_asks_for() {
+        let line = logins(7, Some(Engine::Sqlite)).line();
+        assert!(line.starts_with("ISLES_LOGIN_FLOWS=7 cargo test --release -p isles-stores"), "{line}");
+        assert!(line.contains(" over_sqlite::logins_go_on "), "{line}");
+        let parse = |args: &[&str]| Cli::try_parse_from([&["xtask", "logins"], args].concat());
+        assert!(parse(&[]).is_ok() && parse(&["--flows", "5", "--engine", "postgres"]).is_ok());
+        assert!(parse(&["--flows", "0"]).is_err() && parse(&["--engine", "mysql"]).is_err());
     }
 
     #[test]

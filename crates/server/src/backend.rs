@@ -56,6 +56,10 @@ impl Backend {
         procedures::register(&database, runs.clone());
         let stores = Stores::open(database.clone(), IdSource::System).await?;
         stores.register();
+        let made = stores.declare(&config.stores).await?;
+        if !made.is_empty() {
+            tracing::info!(stores = made.join(", "), "stores of the configuration are made");
+        }
         let backend = Backend { database, stores, runs };
         backend.resume_runs().await?;
         Ok(backend)

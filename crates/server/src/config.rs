@@ -9,6 +9,7 @@
 use isles_cluster::database::Strategy;
 use isles_cluster::placements::Environment;
 use isles_kernel::names::RegionName;
+use isles_stores::{Declaration, Declared};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -137,6 +138,10 @@ pub(crate) struct File {
     log: FileLog,
     #[serde(default)]
     limits: Limits,
+    #[serde(default)]
+    stores: Vec<Declared>,
+    #[serde(default)]
+    presets: Vec<String>,
 }
 
 #[derive(Deserialize, Debug, Default)]
@@ -242,6 +247,8 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: String,
     pub(crate) limits: Limits,
+    /// Stores that are there when the server is.
+    pub(crate) stores: Declaration,
 }
 
 /// What is wrong with a configuration.
@@ -283,6 +290,7 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
         log_format: given.log_format.or(file.log.format).unwrap_or_default(),
         log_level: given.log_level.or(file.log.level).unwrap_or_else(|| "info".to_owned()),
         limits: file.limits,
+        stores: Declaration::check(file.stores, file.presets).map_err(|faults| invalid("stores", faults.join("\n")))?,
     };
     check(config)
 }
@@ -427,10 +435,26 @@ mod tests {
             ("shards = 1\nshard_regions = ['apac', '-']", "shard_regions"),
             ("listen = 'everywhere'", "listen"),
             ("shards = 0", "shards"),
+            ("presets = ['identiy']", "stores"),
+            ("[[stores]]\nname = 'a'", "stores"),
             ("[limits]\nconnections = 0", "limits.connections"),
             ("[limits]\nmessage_bytes = 1", "limits.message_bytes"),
         ] {
             assert_eq!(resolved(Given::default(), text).unwrap_err().field, field, "{text}");
+        }
+    }
+
+    #[test]
+    fn stores_are_declared_in_the_file() {
+        let text = "presets = ['identity']\n[[stores]]\nname = 'ticket'\nprefix = 'tkt'\ngroup = 'vc'\nkey = 'uuid'\n\
+                    ttl = '1 hour'\n";
+        let config = resolved(Given::default(), text).unwrap();
+        assert_eq!(config.stores.names(), (vec!["ticket"], vec!["identity"]));
+        let wrong = "presets = ['x']\n[[stores]]\nname = 'a'\ntll = '1 s'\n[[stores]]\nname = 'b'\n";
+        let error = resolved(Given::default(), wrong).unwrap_err();
+        for fault in ["preset \"x\"", "\"a\": tll: there is no such option", "\"a\": ttl", "\"b\": prefix: is missing"]
+        {
+            assert!(error.message.contains(fault), "{fault} is missing in {}", error.message);
         }
     }
 

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use isles_cluster::session::Session;
 use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
+use isles_kernel::names::RegionName;
 use isles_kernel::value::Value;
 use std::sync::PoisonError;
 
@@ -29,6 +30,8 @@ enum Lent<'a> {
 /// Where operations are asked for, one after the other.
 pub struct Desk<'a> {
     pub(super) stores: Stores,
+    /// Where whoever asks is.
+    pub(super) near: Option<RegionName>,
     lent: Lent<'a>,
 }
 
@@ -40,12 +43,26 @@ impl Stores {
             Some(session) => session,
             None => self.database().system_session()?,
         };
-        Ok(Desk { stores: self.clone(), lent: Lent::Own(Some(Box::new(session))) })
+        Ok(Desk { stores: self.clone(), near: None, lent: Lent::Own(Some(Box::new(session))) })
     }
 
     /// A desk within the transaction of a client that calls a procedure.
     pub fn desk_of<'a>(&self, session: &'a mut Session) -> Desk<'a> {
-        Desk { stores: self.clone(), lent: Lent::Callers(session) }
+        Desk { stores: self.clone(), near: None, lent: Lent::Callers(session) }
+    }
+
+    /// Runs something in a task of its own: it has sessions of its own, and a statement within a statement within a task
+    /// would need twice the stack.
+    pub(super) async fn apart<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = futures::channel::oneshot::channel();
+        self.env().spawn(Box::pin(async move {
+            // Who does not wait any more need not be told.
+            let _ = tell.send(work.await);
+        }));
+        told.await.map_err(|_| SqlError::new("57P01", "the database is being closed"))?
     }
 
     pub(super) async fn ask(&self, sql: &str, params: Vec<Value>) -> Result<Rows> {
@@ -65,6 +82,20 @@ impl Drop for Desk<'_> {
 }
 
 impl Desk<'_> {
+    /// Says where whoever asks is: new records are stored there, if their key does not say another place.
+    pub fn near(mut self, region: Option<RegionName>) -> Self {
+        self.near = region;
+        self
+    }
+
+    /// Whether a change of the schema would wait for the client's transaction, and so for this desk.
+    pub(super) async fn is_within(&self) -> bool {
+        match &self.lent {
+            Lent::Callers(session) => session.has_begun().await,
+            Lent::Own(_) => false,
+        }
+    }
+
     /// Runs one statement. Any error is the storage's, and the caller must not take it for an absent record.
     pub(super) fn ask<'b>(&'b mut self, sql: &'b str, params: Vec<Value>) -> BoxFuture<'b, Result<Rows>> {
         Box::pin(async move {

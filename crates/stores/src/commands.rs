@@ -3,6 +3,8 @@
 //! The list of operations is here once: what SQL can call and what HTTP routes lead to are made of it.
 
 use crate::ask::Desk;
+use crate::decide::Polled;
+use crate::identity::Device;
 use crate::operate::Put;
 use crate::place::{Address, timestamp};
 use crate::record::{Outcome, Record, Reply};
@@ -38,10 +40,20 @@ const OWNER: Argument = ("owner", Kind::Text, false);
 const BINDING: Argument = ("binding", Kind::Text, false);
 const TTL: Argument = ("ttl", Kind::Time, false);
 
-pub const OPERATIONS: [Operation; 16] = [
+pub const OPERATIONS: [Operation; 24] = [
     Operation {
         name: "put",
-        arguments: &[VALUE, KEY, OWNER, BINDING, TTL, ("region", Kind::Text, false), ("alias", Kind::Text, false)],
+        arguments: &[
+            VALUE,
+            KEY,
+            OWNER,
+            BINDING,
+            TTL,
+            ("region", Kind::Text, false),
+            ("alias", Kind::Text, false),
+            // As the deployment that stores learn from calls it.
+            ("locationHint", Kind::Text, false),
+        ],
     },
     Operation { name: "put_at", arguments: &[("key", Kind::Text, true), VALUE, NAME, OWNER, BINDING, TTL] },
     Operation {
@@ -75,7 +87,27 @@ pub const OPERATIONS: [Operation; 16] = [
         name: "hit",
         arguments: &[("key", Kind::Text, true), ("limit", Kind::Number, true), ("window", Kind::Time, true)],
     },
+    Operation {
+        name: "pass_proof",
+        arguments: &[("jkt", Kind::Text, true), ("jti", Kind::Text, true), ("lifetime", Kind::Time, true)],
+    },
+    Operation {
+        name: "start_device",
+        arguments: &[("client", Kind::Text, true), VALUE, ("interval", Kind::Number, false), TTL],
+    },
+    Operation { name: "find_device", arguments: &[("user_code", Kind::Text, true)] },
+    Operation { name: "answer_device", arguments: &[("user_code", Kind::Text, true), ("granted", Kind::Text, false)] },
+    Operation { name: "poll_device", arguments: &[("id", Kind::Text, true), ("client", Kind::Text, true)] },
+    Operation {
+        name: "rotate_key",
+        arguments: &[("kid", Kind::Text, true), ("jwk", Kind::Text, true), ("leaked", Kind::Text, false)],
+    },
+    Operation { name: "signing_keys", arguments: &[] },
+    Operation { name: "next_version", arguments: &[("name", Kind::Text, true)] },
 ];
+
+/// Seconds between two polls of a device, if its start does not say (RFC 8628).
+const POLL_INTERVAL: i64 = 5;
 
 /// The operation of a name.
 pub fn operation(name: &str) -> Option<&'static Operation> {
@@ -115,12 +147,16 @@ impl Given {
     }
 
     /// A value is JSON: as text in SQL, as itself in HTTP.
-    fn value(&self) -> Result<String> {
-        match self.0.get("value") {
-            None | Some(Json::Null) => Ok("null".into()),
-            Some(Json::String(text)) => Ok(text.clone()),
-            Some(value) => Ok(value.to_string()),
+    fn json(&self, name: &str) -> Option<String> {
+        match self.0.get(name) {
+            None | Some(Json::Null) => None,
+            Some(Json::String(text)) => Some(text.clone()),
+            Some(value) => Some(value.to_string()),
         }
+    }
+
+    fn value(&self) -> Result<String> {
+        Ok(self.json("value").unwrap_or_else(|| "null".into()))
     }
 
     fn address(&self) -> Result<Address> {
@@ -132,11 +168,16 @@ impl Given {
         }
     }
 
+    fn region(&self, name: &str) -> Result<Option<RegionName>> {
+        let region = self.text(name)?.map(RegionName::new).transpose();
+        region.map_err(|error| SqlError::new("22023", error.to_string()))
+    }
+
     fn put(&self) -> Result<Put> {
-        let region = self.text("region")?.map(RegionName::new).transpose();
         let own = |name| self.text(name).map(|text| text.map(str::to_owned));
         Ok(Put {
-            region: region.map_err(|error| SqlError::new("22023", error.to_string()))?,
+            region: self.region("region")?,
+            near: self.region("locationHint")?,
             owner: own("owner")?,
             binding: own("binding")?,
             alias: own("alias")?,
@@ -210,6 +251,11 @@ impl Desk<'_> {
             "rotate" => Box::pin(self.rotate(tenant, store, given.needed("id")?, given.text("binding")?)).await?,
             "revoke" => Box::pin(self.revoke(tenant, store, &given.address()?)).await?,
             "delete" => Box::pin(self.delete(tenant, store, &given.address()?)).await?,
+            "pass_proof" => {
+                let proof = (given.needed("jkt")?, given.needed("jti")?);
+                let lifetime = given.time("lifetime")?.unwrap_or_default();
+                Box::pin(self.pass_proof_of(tenant, store, proof, lifetime)).await?
+            }
             _ => return Box::pin(self.other_command(tenant, store, operation, given)).await,
         };
         Ok(answer(&reply))
@@ -255,7 +301,84 @@ impl Desk<'_> {
                     "limit": counted.limit, "resetAt": shown_time(counted.reset_at),
                 }))
             }
-            other => Err(SqlError::new("42883", format!("there is no operation {other}"))),
+            _ if operation.name.ends_with("_device") => self.device_command(tenant, store, operation, given).await,
+            _ => self.singleton_command(tenant, store, operation, given).await,
+        }
+    }
+
+    /// Grants that somebody else approves.
+    async fn device_command(
+        &mut self,
+        tenant: &TenantId,
+        store: &str,
+        operation: &Operation,
+        given: Given,
+    ) -> Result<Json> {
+        let device = Device::of_store(store)
+            .ok_or_else(|| SqlError::new("22023", format!("{} is of device and ciba, not {store}", operation.name)))?;
+        match operation.name {
+            "start_device" => {
+                let interval = given.number("interval")?.unwrap_or(POLL_INTERVAL);
+                let interval = u64::try_from(interval).unwrap_or_default();
+                let (client, value) = (given.needed("client")?, given.value()?);
+                let started =
+                    self.start_device(tenant, device, (client, &value), (interval, given.time("ttl")?)).await?;
+                Ok(json!({
+                    "outcome": Outcome::Ok.name(), "deviceCode": started.device_code, "userCode": started.user_code,
+                    "interval": started.interval, "expiresAt": shown_time(started.record.expires_at),
+                }))
+            }
+            "find_device" => Ok(answer(&self.find_device(tenant, device, given.needed("user_code")?).await?)),
+            "answer_device" => {
+                let granted = given.json("granted");
+                let code = given.needed("user_code")?;
+                let outcome = self.answer_device(tenant, device, code, granted.as_deref()).await?;
+                Ok(json!({ "outcome": outcome.name() }))
+            }
+            _ => {
+                let polled = self.poll_device(tenant, device, given.needed("id")?, given.needed("client")?).await?;
+                Ok(match &polled {
+                    Polled::Granted(granted) => {
+                        let granted: Json = serde_json::from_str(granted).unwrap_or(Json::Null);
+                        json!({ "outcome": Outcome::Ok.name(), "granted": granted })
+                    }
+                    Polled::SlowDown(interval) => json!({ "outcome": polled.error(), "interval": interval }),
+                    _ => json!({ "outcome": polled.error() }),
+                })
+            }
+        }
+    }
+
+    /// Signing keys and versions.
+    async fn singleton_command(
+        &mut self,
+        tenant: &TenantId,
+        store: &str,
+        operation: &Operation,
+        given: Given,
+    ) -> Result<Json> {
+        let wrong = || SqlError::new("22023", format!("store {store} has no operation {}", operation.name));
+        match (operation.name, store) {
+            ("rotate_key", "keymanager") => {
+                let jwk = given.json("jwk").unwrap_or_default();
+                let jwk = serde_json::from_str(&jwk)
+                    .map_err(|fault| SqlError::new("22P02", format!("a key is JSON: {fault}")))?;
+                let kid = given.needed("kid")?;
+                let set = match given.text("leaked")? {
+                    Some(reason) => self.rotate_key_now(tenant, (kid, jwk), reason).await?,
+                    None => self.rotate_key(tenant, kid, jwk).await?,
+                };
+                Ok(json!({ "outcome": Outcome::Ok.name(), "keys": set.keys }))
+            }
+            ("signing_keys", "keymanager") => {
+                Ok(json!({ "outcome": Outcome::Ok.name(), "keys": self.keys(tenant).await?.keys }))
+            }
+            ("next_version", "versionmanager") => {
+                let version = self.next_version(tenant, given.needed("name")?).await?;
+                Ok(json!({ "outcome": Outcome::Ok.name(), "version": version }))
+            }
+            ("rotate_key" | "signing_keys" | "next_version", _) => Err(wrong()),
+            (other, _) => Err(SqlError::new("42883", format!("there is no operation {other}"))),
         }
     }
 }

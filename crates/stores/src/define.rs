@@ -13,7 +13,7 @@ use isles_cluster::catalog::{CatalogError, Key, Transaction};
 use isles_cluster::database::catalog_error;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::MAX_GENERATION;
-use isles_kernel::names::TenantId;
+use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{DEFAULT_GROUP, TypeName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Stores {
         Ok(())
     }
 
-    async fn learn_stores(&self) -> Result<()> {
+    pub(super) async fn learn_stores(&self) -> Result<()> {
         let page = self.database().catalog().list(PREFIX, None, MAX_STORES).await.map_err(catalog_error)?;
         let mut specs = BTreeMap::new();
         for record in page.records {
@@ -97,7 +97,9 @@ impl Stores {
         if let Some(why) = specs.values().find_map(|other| spec.conflict_with(other)) {
             return Err(SqlError::new("42710", why));
         }
-        self.ensure_tables(&spec).await?;
+        // Of every region that a tenant's placement leads to: no client need be the first to meet one.
+        let regions = self.database().placements().regions_led_to();
+        self.ensure_regions(std::slice::from_ref(&spec), &regions).await?;
         let key = key_of(&spec.name)?;
         let commit = Transaction::new().when_as_read(&key, None).put_json(key, spec.config()).map_err(catalog_error)?;
         match self.database().catalog().commit(commit).await {
@@ -112,7 +114,7 @@ impl Stores {
     }
 
     /// A singleton's name is a singleton's, a built-in prefix its type's, and a group must be somewhere.
-    fn check_place(&self, spec: &StoreSpec) -> Result<()> {
+    pub(super) fn check_place(&self, spec: &StoreSpec) -> Result<()> {
         let placement = self.placement(&default_tenant()?)?;
         let registry = placement.registry();
         if registry.is_singleton(spec.name.as_str()) && !spec.is_singleton() {
@@ -134,13 +136,18 @@ impl Stores {
         Err(SqlError::new("42704", format!("group \"{group}\" does not exist")).with_hint(hint))
     }
 
-    /// The tables of every region that the default placement has. Those of others are made when they are met.
-    async fn ensure_tables(&self, spec: &StoreSpec) -> Result<()> {
-        if spec.is_singleton() {
-            return self.ensure_table(tables::GLOBAL, false).await;
+    /// The tables of these stores in each of these regions.
+    pub(super) async fn ensure_regions(&self, specs: &[Arc<StoreSpec>], regions: &BTreeSet<RegionName>) -> Result<()> {
+        if specs.iter().any(|spec| spec.is_singleton()) {
+            self.ensure_table(tables::GLOBAL, false).await?;
         }
-        for region in self.regions(&default_tenant()?)? {
-            self.ensure_table(&region, spec.has_alias).await?;
+        for has_alias in [false, true] {
+            if !specs.iter().any(|spec| !spec.is_singleton() && spec.has_alias == has_alias) {
+                continue;
+            }
+            for region in regions {
+                self.ensure_table(region.as_str(), has_alias).await?;
+            }
         }
         Ok(())
     }
@@ -197,10 +204,9 @@ impl Stores {
 
     /// Creates the stores of a preset that are not there. Returns the names of those that it made.
     pub async fn create_preset(&self, name: &str) -> Result<Vec<String>> {
-        if name != "identity" {
-            return Err(
-                SqlError::new("42704", format!("preset \"{name}\" does not exist")).with_hint("there is identity")
-            );
+        if name != identity::PRESET {
+            return Err(SqlError::new("42704", format!("preset \"{name}\" does not exist"))
+                .with_hint(format!("there is {}", identity::PRESET)));
         }
         let mut made = Vec::new();
         for config in identity::preset() {

@@ -45,10 +45,12 @@
 //!   * [`identity`] the stores of an identity provider
 //!   * [`commands`] operations with named arguments, in JSON
 //!   * [`procedures`] what SQL calls
+//!   * [`declare`]  stores of a configuration file
 
 mod ask;
 pub mod commands;
 mod decide;
+mod declare;
 mod define;
 pub mod identity;
 mod meter;
@@ -63,6 +65,7 @@ mod tables;
 
 pub use ask::Desk;
 pub use decide::{Counted, MAX_COUNT, Polled};
+pub use declare::{Declaration, Declared};
 pub use define::{Alteration, MAX_STORES};
 pub use meter::{Distribution, Durations, Fallback};
 pub use operate::{Exchange, Put};
@@ -80,7 +83,7 @@ use isles_cluster::session::Session;
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
-use isles_kernel::names::TenantId;
+use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{Placement, TypeName};
 use meter::Meter;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -231,5 +234,12 @@ impl Keeper for Kept {
     fn longest_ttl(&self, name: &TypeName) -> Option<Duration> {
         let spec = self.0.upgrade()?.specs.load().get(name).cloned();
         spec.map(|spec| spec.cap)
+    }
+
+    async fn make_room(&self, regions: &BTreeSet<RegionName>) -> Result<()> {
+        let Some(shared) = self.0.upgrade() else { return Ok(()) };
+        let (stores, regions) = (Stores { shared, under: None }, regions.clone());
+        let making = stores.clone();
+        stores.apart(async move { making.ensure_regions(&making.list(), &regions).await }).await
     }
 }

@@ -12,6 +12,9 @@ use std::time::Duration;
 const MAX_SERIES: usize = 2_048;
 /// Pairs of generations that are counted, of all stores.
 const MAX_FALLBACKS: usize = 1_024;
+/// Stores, generations and bucket spaces whose requests are counted by bucket. Tenants name the spaces of their
+/// placements, so there is no end to them; those that come later are not counted.
+const MAX_SPREADS: usize = 4_096;
 /// What stands for the rest.
 pub(super) const OTHER: &str = "other";
 /// Upper bounds of durations, in microseconds.
@@ -39,21 +42,42 @@ pub struct Fallback {
     pub count: u64,
 }
 
-/// How evenly the requests of a store are spread over the buckets of its generation.
+/// How evenly requests are spread over the buckets of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    pub store: String,
+    /// None for all stores of a group together, where several share its buckets.
+    pub store: Option<String>,
+    /// None for a singleton.
+    pub group: Option<String>,
     pub generation: Generation,
     pub buckets: u32,
     pub requests: u64,
     pub p50: u64,
     pub p99: u64,
+    /// The bucket with the most requests.
+    pub busiest: u32,
 }
 
 impl Distribution {
-    /// p99 by p50; a store that most buckets are idle of counts as if each had one request.
+    /// p99 by p50; where most buckets are idle, as if each had one request.
     pub fn ratio(&self) -> f64 {
         self.p99 as f64 / self.p50.max(1) as f64
+    }
+
+    fn of(counts: &[u64], store: Option<String>, group: Option<String>, generation: Generation) -> Distribution {
+        let busiest = (0..counts.len()).rev().max_by_key(|at| counts[*at]).unwrap_or_default();
+        let mut sorted = counts.to_vec();
+        sorted.sort_unstable();
+        Distribution {
+            store,
+            group,
+            generation,
+            buckets: sorted.len() as u32,
+            requests: sorted.iter().sum(),
+            p50: quantile(&sorted, 50),
+            p99: quantile(&sorted, 99),
+            busiest: busiest as u32,
+        }
     }
 }
 
@@ -65,10 +89,23 @@ struct Tally {
 }
 
 #[derive(Default)]
+struct Spread {
+    group: Option<String>,
+    counts: Vec<u64>,
+}
+
+impl Spread {
+    fn add(&mut self, counts: &[u64]) {
+        self.counts.resize(self.counts.len().max(counts.len()), 0);
+        self.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+#[derive(Default)]
 pub(super) struct Meter {
     durations: Mutex<BTreeMap<(TypeName, String, String), Tally>>,
-    /// Requests of each bucket, by store and generation.
-    spread: Mutex<BTreeMap<(TypeName, Generation), Vec<u64>>>,
+    /// Requests of each bucket, by store, generation and bucket space.
+    spread: Mutex<BTreeMap<(TypeName, Generation, String), Spread>>,
     fallbacks: Mutex<BTreeMap<(TypeName, Generation, Generation), u64>>,
 }
 
@@ -89,9 +126,14 @@ impl Meter {
             }
         }
         let mut spread = self.spread.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = spread.entry((store.clone(), spot.generation)).or_default();
-        counts.resize(counts.len().max(spot.buckets as usize), 0);
-        if let Some(count) = counts.get_mut(spot.bucket as usize) {
+        let name = (store.clone(), spot.generation, spot.space.clone());
+        if spread.len() >= MAX_SPREADS && !spread.contains_key(&name) {
+            return;
+        }
+        let one = spread.entry(name).or_default();
+        one.group.clone_from(&spot.group);
+        one.counts.resize(one.counts.len().max(spot.buckets as usize), 0);
+        if let Some(count) = one.counts.get_mut(spot.bucket as usize) {
             *count += 1;
         }
     }
@@ -142,22 +184,23 @@ impl Stores {
         fallbacks.iter().map(shown).collect()
     }
 
-    /// How evenly requests are spread, since the database was opened.
+    /// How evenly requests are spread, since the database was opened: of each store, and then of each group whose buckets
+    /// several stores share. Generations of a store are in order.
     pub fn distribution(&self) -> Vec<Distribution> {
         let spread = self.shared.meter.spread.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = |((store, generation), counts): (&(TypeName, Generation), &Vec<u64>)| {
-            let mut sorted = counts.clone();
-            sorted.sort_unstable();
-            Distribution {
-                store: store.to_string(),
-                generation: *generation,
-                buckets: sorted.len() as u32,
-                requests: sorted.iter().sum(),
-                p50: quantile(&sorted, 50),
-                p99: quantile(&sorted, 99),
-            }
-        };
-        spread.iter().map(shown).collect()
+        let (mut all, mut shared) = (Vec::new(), BTreeMap::<(&str, Generation), (usize, Spread)>::new());
+        for ((store, generation, space), one) in &*spread {
+            all.push(Distribution::of(&one.counts, Some(store.to_string()), one.group.clone(), *generation));
+            let (stores, sum) = shared.entry((space, *generation)).or_default();
+            *stores += 1;
+            sum.group.clone_from(&one.group);
+            sum.add(&one.counts);
+        }
+        let several = shared.into_iter().filter(|(_, (stores, _))| *stores > 1);
+        all.extend(
+            several.map(|((_, generation), (_, sum))| Distribution::of(&sum.counts, None, sum.group, generation)),
+        );
+        all
     }
 }
 
@@ -173,6 +216,16 @@ mod tests {
     }
 
     #[test]
+    fn the_busiest_bucket_is_named() {
+        let of = |counts: &[u64]| Distribution::of(counts, None, None, Generation::FIRST);
+        let hot = of(&[1, 2, 200, 1]);
+        assert_eq!((hot.busiest, hot.p50, hot.p99, hot.requests), (2, 1, 200, 204));
+        assert!((hot.ratio() - 200.0).abs() < 1e-9);
+        assert_eq!((of(&[3, 3]).busiest, of(&[]).busiest, of(&[]).buckets), (0, 0, 0));
+        assert!((of(&[0, 0, 0, 7]).ratio() - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn the_number_of_series_is_bounded() {
         let meter = Meter::default();
         let name = TypeName::new("session").unwrap();
@@ -183,6 +236,8 @@ mod tests {
                 key: String::new(),
                 generation: Generation::FIRST,
                 region: "apac".into(),
+                group: None,
+                space: String::new(),
                 bucket,
                 buckets: 4_096,
             };

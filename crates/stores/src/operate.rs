@@ -26,8 +26,10 @@ pub struct Put {
     pub value: String,
     /// What is hashed, for a record with an id whose store is not random: `user1:client1`.
     pub route: Option<String>,
-    /// A region for a record of a random store.
+    /// The region that a record must be in; one whose key leads to another is refused.
     pub region: Option<RegionName>,
+    /// The region that it should be in, if its key does not say another; that of the desk, if it is left out.
+    pub near: Option<RegionName>,
     /// Whose records it is listed and revoked with.
     pub owner: Option<String>,
     /// Who may use it: those that say the same.
@@ -163,10 +165,27 @@ impl Desk<'_> {
     async fn ensure(&self, spec: &StoreSpec, spots: &[Spot]) -> Result<()> {
         for spot in spots {
             if !self.stores.has_table(&spot.table) {
-                self.stores.ensure_table(&spot.region, spec.has_alias).await?;
+                self.make_table(spec, spot).await?;
             }
         }
         Ok(())
+    }
+
+    /// A table that is not known to be there was made by another process, or has to be made. Within a transaction it
+    /// cannot be: the change of the schema would wait for the transaction, and the transaction for it.
+    async fn make_table(&self, spec: &StoreSpec, spot: &Spot) -> Result<()> {
+        if !self.is_within().await {
+            return self.stores.ensure_table(&spot.region, spec.has_alias).await;
+        }
+        self.stores.learn_tables().await?;
+        if self.stores.has_table(&spot.table) {
+            return Ok(());
+        }
+        let (stores, region, has_alias) = (self.stores.clone(), spot.region.clone(), spec.has_alias);
+        // What fails now is met again by who comes next.
+        self.stores.env().spawn(Box::pin(async move { drop(stores.ensure_table(&region, has_alias).await) }));
+        let message = format!("the table of records of region {} is being made", spot.region);
+        Err(SqlError::new("40001", message).with_hint("retry the transaction"))
     }
 
     /// An id of a previous generation is read there at once.
@@ -224,7 +243,8 @@ impl Desk<'_> {
         }
         let going = self.stores.go(tenant).await?;
         let unique = place::uuid(self.stores.random()?);
-        let to = (put.route.as_deref(), put.region.as_ref());
+        let near = put.near.as_ref().or(self.near.as_ref());
+        let to = (put.route.as_deref(), place::Wanted { region: put.region.as_ref(), near });
         let (spot, id) = place::mint(&spec, going.placement(), tenant, to, &unique)?;
         self.ensure(&spec, std::slice::from_ref(&spot)).await?;
         let (insert, record) = self.insertion(&spec, &spot, (tenant, id), &put)?;
@@ -598,7 +618,9 @@ impl Desk<'_> {
         let placement = resolved.going.placement();
         let route = decide::read::<Routed>(&record)?.route;
         let unique = place::uuid(self.stores.random()?);
-        let (made_spot, made_id) = place::mint(&made_spec, placement, tenant, (route.as_deref(), None), &unique)?;
+        let near = put.near.as_ref().or(self.near.as_ref());
+        let to = (route.as_deref(), place::Wanted { region: None, near });
+        let (made_spot, made_id) = place::mint(&made_spec, placement, tenant, to, &unique)?;
         self.ensure(&made_spec, std::slice::from_ref(&made_spot)).await?;
         let (insert, made) = self.insertion(&made_spec, &made_spot, (tenant, made_id.clone()), &put)?;
         let now = self.stores.now();

@@ -41,6 +41,10 @@ impl Desk<'_> {
         let regions = self.stores.regions(tenant)?.into_iter();
         let mut all: Vec<(String, String)> =
             regions.map(|region| (region.clone(), tables::name(&region, spec.has_alias))).collect();
+        if all.iter().any(|(_, table)| !self.stores.has_table(table)) {
+            // Another process may have made it, and have put records there.
+            self.stores.learn_tables().await?;
+        }
         all.retain(|(_, table)| self.stores.has_table(table));
         Ok(all)
     }
@@ -131,6 +135,7 @@ impl Desk<'_> {
     /// The live records of all tenants.
     pub(super) async fn count_all(&mut self, spec: &StoreSpec) -> Result<u64> {
         let mut all = 0;
+        self.stores.learn_tables().await?;
         for table in self.stores.tables() {
             let sql = format!("SELECT count(*) FROM {table} WHERE kind = $1 AND expires_at > $2");
             all += counted(self.ask(&sql, vec![text(spec.name.as_str()), Value::Int(self.stores.now())]).await?);
@@ -141,6 +146,7 @@ impl Desk<'_> {
     /// Whether no record is left in a generation that has not expired, of one tenant or of any.
     pub async fn is_drained(&mut self, tenant: Option<&TenantId>, generation: Generation) -> Result<bool> {
         let now = self.stores.now();
+        self.stores.learn_tables().await?;
         for table in self.stores.tables().into_iter().filter(|table| !table.ends_with(tables::GLOBAL)) {
             let of_tenant = if tenant.is_some() { " AND tenant = $3" } else { "" };
             let sql = format!("SELECT key FROM {table} WHERE expires_at > $1 AND generation = $2{of_tenant} LIMIT 1");

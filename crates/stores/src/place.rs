@@ -20,6 +20,7 @@ use isles_kernel::hash::{BucketCount, bucket_of};
 use isles_kernel::id::{Generation, ResourceId, TypePrefix, UniquePart};
 use isles_kernel::names::{BucketId, RegionName, TenantId};
 use isles_kernel::placement::{DEFAULT_GROUP, GenerationMap, GroupMap, Placement, Timestamp};
+use std::collections::BTreeSet;
 
 /// The longest key, route or name of a client's. Longer than any id.
 pub const MAX_KEY_BYTES: usize = 512;
@@ -68,6 +69,9 @@ pub(super) struct Spot {
     pub(super) key: String,
     pub(super) generation: Generation,
     pub(super) region: String,
+    /// None for a singleton.
+    pub(super) group: Option<String>,
+    pub(super) space: String,
     pub(super) bucket: u32,
     /// How many buckets its space has.
     pub(super) buckets: u32,
@@ -122,6 +126,8 @@ fn spot(
         key,
         generation,
         region: region.to_string(),
+        group: Some(group.group().to_string()),
+        space: group.space().to_string(),
         bucket: bucket.0,
         buckets: group.buckets().get(),
     })
@@ -130,7 +136,8 @@ fn spot(
 fn single(spec: &StoreSpec, tenant: &TenantId, key: String) -> Spot {
     let instance = format!("{tenant}:{}:{}:0", tables::GLOBAL, spec.name);
     let (table, region) = (tables::name(tables::GLOBAL, false), tables::GLOBAL.to_owned());
-    Spot { table, instance, key, generation: Generation::FIRST, region, bucket: 0, buckets: 1 }
+    let (generation, space) = (Generation::FIRST, spec.name.to_string());
+    Spot { table, instance, key, generation, region, group: None, space, bucket: 0, buckets: 1 }
 }
 
 /// Where an id leads; none if its parts do not exist or do not agree, and for an id of another store.
@@ -177,22 +184,34 @@ pub(super) fn token(family: &str, turn: &Turn) -> String {
     format!("{family}.{}.{}", turn.number, turn.secret)
 }
 
+/// Which region is wanted for a new record.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wanted<'a> {
+    /// It must be this one.
+    pub(super) region: Option<&'a RegionName>,
+    /// It should be this one. A key says where its record is, so this is for records without.
+    pub(super) near: Option<&'a RegionName>,
+}
+
 /// Where a new record with an id goes, and its id.
 pub(super) fn mint(
     spec: &StoreSpec,
     placement: &Placement,
     tenant: &TenantId,
-    (route, region): (Option<&str>, Option<&RegionName>),
+    (route, wanted): (Option<&str>, Wanted<'_>),
     unique: &str,
 ) -> Result<(Spot, String)> {
     let map = placement.current();
     let group = group_in(map, spec).ok_or_else(|| unplaced(spec))?;
-    let bucket = match (route, region) {
+    for region in wanted.region.iter().chain(&wanted.near) {
+        check_region(map, region)?;
+    }
+    let bucket = match (route, wanted.region.or(wanted.near)) {
         (None, Some(region)) => bucket_in(group, unique, region)?,
-        (route, wanted) => {
+        (route, _) => {
             let bucket = group.bucket_of(route.unwrap_or(unique));
             let home = group.region_of(bucket);
-            if let (Some(wanted), Some(home)) = (wanted, home)
+            if let (Some(wanted), Some(home)) = (wanted.region, home)
                 && wanted != home
             {
                 return Err(SqlError::new("22023", format!("the key belongs to region {home}, not {wanted}"))
@@ -208,6 +227,16 @@ pub(super) fn mint(
     let unique = UniquePart::new(unique).map_err(|error| wrong(&error))?;
     let id = ResourceId::mint(map.generation(), region, bucket, TypePrefix::clone(&spec.prefix), unique);
     Ok((spot, id.map_err(|error| wrong(&error))?.to_string()))
+}
+
+/// A region that is misspelt, or that the tenant has left, is no place for its records.
+fn check_region(map: &GenerationMap, region: &RegionName) -> Result<()> {
+    let regions: BTreeSet<&str> = map.regions().map(RegionName::as_str).collect();
+    match regions.contains(region.as_str()) {
+        true => Ok(()),
+        false => Err(SqlError::new("22023", format!("region {region} is not one of the tenant's placement"))
+            .with_hint(format!("it has {}", regions.into_iter().collect::<Vec<_>>().join(", ")))),
+    }
 }
 
 fn bucket_in(group: &GroupMap, unique: &str, region: &RegionName) -> Result<BucketId> {
@@ -295,6 +324,10 @@ pub(super) fn secret(bytes: [u8; 16]) -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+mod properties;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::identity::preset;
     use super::*;
@@ -314,7 +347,7 @@ mod tests {
     #[test]
     fn an_id_leads_to_the_instance_of_whoever_asks() {
         let (spec, placement) = (spec("session"), Placement::preset());
-        let (spot, id) = mint(&spec, &placement, &tenant("acme"), (None, None), "abc123-def456").unwrap();
+        let (spot, id) = mint(&spec, &placement, &tenant("acme"), (None, Wanted::default()), "abc123-def456").unwrap();
         let followed = follow(&spec, &placement, &tenant("acme"), &id, 0).unwrap();
         assert_eq!((&followed.spot, &followed.family), (&spot, &id));
         let other = follow(&spec, &placement, &tenant("evil"), &id, 0).unwrap();
@@ -326,7 +359,7 @@ mod tests {
     fn forged_ids_lead_nowhere() {
         let (spec, placement) = (spec("session"), Placement::preset());
         let acme = tenant("acme");
-        let good = mint(&spec, &placement, &acme, (None, None), "x").unwrap().1;
+        let good = mint(&spec, &placement, &acme, (None, Wanted::default()), "x").unwrap().1;
         assert!(follow(&spec, &placement, &acme, &good, 0).is_some());
         let region_of_0 =
             placement.current().groups().iter().find(|g| g.group().as_str() == "random-medium-rps").unwrap();
@@ -364,9 +397,37 @@ mod tests {
         let placement = Placement::preset();
         for number in 0..500 {
             let route = format!("user{number}:client{}", number % 7);
-            let of = |name| mint(&spec(name), &placement, &tenant("acme"), (Some(&route), None), "u").unwrap().0;
+            let of = |name| {
+                mint(&spec(name), &placement, &tenant("acme"), (Some(&route), Wanted::default()), "u").unwrap().0
+            };
             let (code, family) = (of("authcode"), of("refresh"));
             assert_eq!((code.table, code.instance), (family.table, family.instance));
+        }
+    }
+
+    /// A hint gives way to the key; a region that is demanded does not; one that the placement does not have is an error.
+    #[test]
+    fn a_region_is_demanded_or_hinted_at() {
+        let (placement, acme) = (Placement::preset(), tenant("acme"));
+        let region = |name: &str| RegionName::new(name).unwrap();
+        let minted = |store: &str, route: Option<&str>, wanted: Wanted<'_>| {
+            mint(&spec(store), &placement, &acme, (route, wanted), "u").map(|(spot, _)| spot.region)
+        };
+        let (apac, mars) = (region("apac"), region("mars"));
+        let near = Wanted { near: Some(&apac), ..Wanted::default() };
+        assert_eq!(minted("session", None, near).unwrap(), "apac");
+        let home = region(&minted("authcode", Some("user1:client1"), Wanted::default()).unwrap());
+        let away = ["apac", "enam", "weur"].map(region).into_iter().find(|other| *other != home).unwrap();
+        let near = Wanted { near: Some(&away), ..Wanted::default() };
+        assert_eq!(minted("authcode", Some("user1:client1"), near).unwrap(), home.as_str());
+        let demanded = Wanted { region: Some(&away), near: Some(&home) };
+        assert_eq!(minted("session", None, demanded).unwrap(), away.as_str());
+        assert!(minted("authcode", Some("user1:client1"), demanded).unwrap_err().message.contains("belongs to region"));
+        for wanted in [Wanted { near: Some(&mars), region: None }, Wanted { near: None, region: Some(&mars) }] {
+            for (store, route) in [("session", None), ("authcode", Some("user1:client1"))] {
+                let error = minted(store, route, wanted).unwrap_err();
+                assert_eq!((error.sqlstate, error.hint.as_deref()), ("22023", Some("it has apac, enam, weur")));
+            }
         }
     }
 

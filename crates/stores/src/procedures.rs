@@ -5,7 +5,8 @@
 //! SELECT isles.create_preset('identity')
 //! SELECT isles.put('session', '{"user": "ann"}', owner => 'ann')         answers in JSON
 //! SELECT isles.take('authcode', 'g1:apac:3:acd_…', binding => 'app')
-//! SELECT * FROM isles.stores(), isles.distribution()
+//! SELECT * FROM isles.stores()
+//! SHOW DISTRIBUTION                                                      isles.distribution()
 //! ```
 //!
 //! Operations are part of the caller's transaction, if there is one. The tenant is the session's: a role that is fixed
@@ -16,9 +17,9 @@ use crate::define::Alteration;
 use crate::{Result, Shared, StoreConfig, Stores};
 use async_trait::async_trait;
 use isles_cluster::session::rights::Rank;
-use isles_cluster::session::{Procedure, Session};
+use isles_cluster::session::{Procedure, REGION, Session};
 use isles_kernel::error::SqlError;
-use isles_kernel::names::TenantId;
+use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::value::Value;
 use isles_sql::bind::procedure::{Param, Signature};
 use isles_sql::tree::Field;
@@ -59,6 +60,12 @@ pub fn tenant_of(session: &Session) -> Result<TenantId> {
     TenantId::new(name).map_err(|error| SqlError::new("22023", error.to_string()))
 }
 
+/// Where a session is, if it says so.
+pub fn region_of(session: &Session) -> Result<Option<RegionName>> {
+    let name = session.setting(REGION).filter(|name| !name.is_empty());
+    name.map(RegionName::new).transpose().map_err(|error| SqlError::new("22023", error.to_string()))
+}
+
 fn field(name: &str, ty: Oid) -> Field {
     Field { name: name.into(), ty: Type::of(ty) }
 }
@@ -73,7 +80,7 @@ fn param((name, kind, needed): &Argument) -> Param {
 }
 
 /// An interval in milliseconds; a month is 30 days, as PostgreSQL counts where it must.
-fn millis(value: &Value) -> Result<Option<i64>> {
+pub(super) fn millis(value: &Value) -> Result<Option<i64>> {
     match value {
         Value::Null => Ok(None),
         Value::Interval(interval) => {
@@ -120,7 +127,8 @@ impl Procedure for Operating {
             };
             given.insert((*name).into(), value);
         }
-        let mut desk = stores.desk_of(session);
+        let near = region_of(session)?;
+        let mut desk = stores.desk_of(session).near(near);
         let answer = Box::pin(desk.command(&tenant, &store, self.operation, Given(given))).await?;
         Ok(vec![vec![Value::Json(answer.to_string())]])
     }
@@ -204,6 +212,7 @@ impl Defining {
                 field("rotates", BOOL),
             ],
             Defining::Distribution => vec![
+                field("group", TEXT),
                 field("store", TEXT),
                 field("generation", INT8),
                 field("buckets", INT8),
@@ -211,23 +220,10 @@ impl Defining {
                 field("p50", INT8),
                 field("p99", INT8),
                 field("ratio", FLOAT8),
+                field("busiest", INT8),
             ],
         }
     }
-}
-
-/// Runs something in a task of its own: it has sessions of its own, and a statement within a statement within a task would
-/// need twice the stack.
-async fn apart<T: Send + 'static>(
-    stores: &Stores,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    let (tell, told) = futures::channel::oneshot::channel();
-    stores.env().spawn(Box::pin(async move {
-        // Who does not wait any more need not be told.
-        let _ = tell.send(work.await);
-    }));
-    told.await.map_err(|_| SqlError::new("57P01", "the database is being closed"))?
 }
 
 struct Definition {
@@ -290,7 +286,7 @@ impl Procedure for Definition {
                     legacy: Vec::new(),
                 };
                 let creating = stores.clone();
-                apart(&stores, async move { creating.create(config).await }).await?;
+                stores.apart(async move { creating.create(config).await }).await?;
                 Ok(vec![vec![Value::Text(name)]])
             }
             Defining::Alter => {
@@ -301,26 +297,31 @@ impl Procedure for Definition {
                     grace_ms: span(args.get(4))?,
                 };
                 let (altering, altered) = (stores.clone(), name.clone());
-                apart(&stores, async move { altering.alter(&altered, change).await }).await?;
+                stores.apart(async move { altering.alter(&altered, change).await }).await?;
                 Ok(vec![vec![Value::Text(name)]])
             }
             Defining::Drop => {
                 let (dropping, dropped) = (stores.clone(), name.clone());
-                apart(&stores, async move { dropping.drop_store(&dropped).await }).await?;
+                stores.apart(async move { dropping.drop_store(&dropped).await }).await?;
                 Ok(vec![vec![Value::Text(name)]])
             }
             Defining::Preset => {
                 let creating = stores.clone();
-                let made = apart(&stores, async move { creating.create_preset(&name).await }).await?;
+                let made = stores.apart(async move { creating.create_preset(&name).await }).await?;
                 Ok(vec![vec![number(made.len() as u64)]])
             }
             Defining::Sweep => {
                 let sweeping = stores.clone();
-                let swept = apart(&stores, async move { sweeping.sweep_before(Duration::ZERO).await }).await?;
+                let swept = stores.apart(async move { sweeping.sweep_before(Duration::ZERO).await }).await?;
                 Ok(vec![vec![number(swept.removed)]])
             }
             Defining::Stores => Ok(stores.list().iter().map(|spec| shown(spec.config())).collect()),
-            Defining::Distribution => Ok(stores.distribution().iter().map(spread).collect()),
+            Defining::Distribution => {
+                let mut all = stores.distribution();
+                // What is least even comes first.
+                all.sort_by(|one, other| other.ratio().total_cmp(&one.ratio()));
+                Ok(all.iter().map(spread).collect())
+            }
         }
     }
 }
@@ -340,13 +341,16 @@ fn shown(config: &StoreConfig) -> Vec<Value> {
 }
 
 fn spread(distribution: &crate::Distribution) -> Vec<Value> {
+    let named = |name: &Option<String>| name.clone().map_or(Value::Null, Value::Text);
     vec![
-        Value::Text(distribution.store.clone()),
+        named(&distribution.group),
+        named(&distribution.store),
         Value::Int(distribution.generation.get().into()),
         Value::Int(distribution.buckets.into()),
         number(distribution.requests),
         number(distribution.p50),
         number(distribution.p99),
         Value::Float(distribution.ratio()),
+        Value::Int(distribution.busiest.into()),
     ]
 }

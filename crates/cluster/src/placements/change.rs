@@ -3,7 +3,7 @@
 //! ```text
 //! read the record ─► is it the one the caller has seen? ─► is the new one valid, and may it follow the old one?
 //!                        no: Stale                           no: every field error
-//!      ─► commit: configuration, entry of the history ─► publish
+//!      ─► room for records in its regions ─► commit: configuration, entry of the history ─► publish
 //! ```
 //!
 //! What may follow is decided against what is in the catalog, not against what is in memory.
@@ -12,7 +12,7 @@
 //! is valid; otherwise it is a change like any other, so that what was written is found.
 
 use super::record::{self, Action, ETag, HistoryEntry, RECORD_BYTES_MAX, is_default, read_config};
-use super::{DEFAULT_TENANT, MAX_TENANTS, Placements, ttl};
+use super::{DEFAULT_TENANT, MAX_TENANTS, Placements, led_to, ttl};
 use crate::catalog::{CatalogError, CommitId, Condition, Record, Revision, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_kernel::error::SqlError;
@@ -161,6 +161,7 @@ impl Placements {
     pub(super) fn migrated(&self, base: &Baseline, migration: Migration) -> Result<Placement, ChangeError> {
         let new = Placement::from_config(self.next_generation(&base.placement, migration)?)?;
         self.follows(base, &new)?;
+        self.regions_are_served(&new)?;
         Ok(new)
     }
 
@@ -289,6 +290,11 @@ impl Placements {
                 .into());
         }
         let warnings = self.warnings(&base.placement, &new);
+        // Whoever meets a region for the first time may be in the middle of a transaction, where no room can be made.
+        let regions = led_to(&new, self.now());
+        for keeper in self.keepers() {
+            keeper.make_room(&regions).await?;
+        }
         let config = serde_json::to_value(new.config())
             .map_err(|error| SqlError::new("XX000", format!("the configuration has no JSON form: {error}")))?;
         let entry = HistoryEntry {

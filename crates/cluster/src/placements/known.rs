@@ -85,6 +85,12 @@ impl Known {
         names
     }
 
+    /// Those that are in force.
+    pub(super) fn placements(&self) -> impl Iterator<Item = &Placement> {
+        let outcomes = self.tenants.values().map(|entry| &entry.outcome).chain([&self.shared]);
+        outcomes.filter_map(|outcome| outcome.as_ref().ok()).map(|in_force| &*in_force.placement)
+    }
+
     pub(super) fn last_valid(&self, tenant: &str) -> Option<Arc<Placement>> {
         self.tenants.get(tenant).and_then(|entry| entry.last_valid.clone())
     }

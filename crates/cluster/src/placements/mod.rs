@@ -161,6 +161,12 @@ pub trait Keeper: Send + Sync {
 
     /// The longest that a record of this type lasts; None for a type that is not kept here.
     fn longest_ttl(&self, name: &TypeName) -> Option<Duration>;
+
+    /// Makes room for records in these regions, before a placement takes effect that leads there. One who keeps records
+    /// where there is room anyway has nothing to do.
+    async fn make_room(&self, _regions: &BTreeSet<RegionName>) -> Result<(), SqlError> {
+        Ok(())
+    }
 }
 
 /// The placements of all tenants.
@@ -207,6 +213,12 @@ impl Placements {
         self.regions.load_full()
     }
 
+    /// Every region that a placement in force leads to, of whatever tenant.
+    pub fn regions_led_to(&self) -> BTreeSet<RegionName> {
+        let (known, now) = (self.known.load(), self.now());
+        known.placements().flat_map(|placement| led_to(placement, now)).collect()
+    }
+
     /// Says which regions have shards.
     pub(crate) fn set_regions(&self, regions: BTreeSet<RegionName>) {
         self.regions.store(Arc::new(regions));
@@ -238,6 +250,11 @@ impl Placements {
     fn is_following(&self) -> bool {
         self.is_following.load(Ordering::SeqCst)
     }
+}
+
+/// The regions that keys are led to, in each generation in force.
+fn led_to(placement: &Placement, now: Timestamp) -> BTreeSet<RegionName> {
+    placement.generations().filter(|map| map.in_force(now)).flat_map(|map| map.regions()).cloned().collect()
 }
 
 /// The group that a field belongs to: `groups.vc.totalShards` is of `vc`.

@@ -1,4 +1,5 @@
-//! Procedures: what stands above the database and is called by SQL, as `SELECT isles.name(…)`.
+//! Procedures: what stands above the database and is called by SQL, as `SELECT isles.name(…)`, or by
+//! `SHOW`.
 //!
 //! A procedure is given the session that calls it, and works in its transaction if there is one: what it does and what
 //! the client does stand or fall together. While it runs it may write to the tables of the schema `isles`, which clients
@@ -10,7 +11,7 @@ use crate::database::Database;
 use async_trait::async_trait;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
-use isles_sql::bind::procedure::{Call, Signature, Signatures};
+use isles_sql::bind::procedure::{Call, CallVerb, Signature, Signatures};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,7 +61,10 @@ impl Session {
         let rows = procedure.call(elevated.session(), args).await?;
         drop(elevated);
         self.counted += rows.len() as u64;
-        let tag = format!("SELECT {}", rows.len());
+        let tag = match call.verb {
+            CallVerb::Select => format!("SELECT {}", rows.len()),
+            CallVerb::Show => "SHOW".to_owned(),
+        };
         Ok(Answer::Rows(Rows::new(fields, rows, tag)))
     }
 }

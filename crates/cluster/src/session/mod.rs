@@ -57,6 +57,7 @@ pub use call::{Procedure, Procedures};
 pub use copy::{CopyFormat, CopyIn, CopyOut};
 pub use plans::Prepared;
 pub use progress::Progress;
+pub use settings::REGION;
 pub use together::{Given, MAX_TOGETHER};
 
 use crate::database::schema::Edition;

@@ -19,6 +19,7 @@ use super::tenants::TenantUse;
 use super::{Result, Session};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{TableKind, relation_parts};
+use isles_sql::bind::procedure::CallVerb;
 use isles_sql::bind::procedure::SYSTEM_NAMESPACE;
 use isles_sql::bind::utility::{
     MigrationStatement, PasswordOption, RoleOptions, RoleStatement, ShowIsles, TenantStatement, Utility,
@@ -171,6 +172,7 @@ impl Session {
             Compiled::Explain(explain) if RowsKind::of(&explain.statement) == RowsKind::Select => return Ok(()),
             Compiled::Explain(_) => "EXPLAIN of a statement that writes",
             Compiled::Utility(utility) if !only_reads(utility) => "a statement that is not a query",
+            Compiled::Call(call) if call.verb == CallVerb::Show => return Ok(()),
             Compiled::Call(_) => "a procedure",
             Compiled::Utility(_) | Compiled::Configure(_) | Compiled::Empty | Compiled::Nothing => return Ok(()),
         };

@@ -16,6 +16,7 @@ use crate::database::Strategy;
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
+use isles_kernel::placement::KNOWN_REGIONS;
 use isles_sql::bind::procedure::SYSTEM_NAMESPACE;
 use isles_sql::text;
 use std::collections::BTreeMap;
@@ -41,6 +42,8 @@ pub(crate) const TENANT_SCOPE: &str = "isles.tenant_scope";
 const SCOPE_ALL: &str = "all";
 /// How the database keeps tenants apart.
 const STRATEGY: &str = "isles.strategy";
+/// Where the client is: new records of stores with random keys are stored there.
+pub const REGION: &str = "isles.region";
 /// The kind of tables that are made without one.
 pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
 
@@ -67,6 +70,7 @@ enum Kind {
     Encoding,
     Isolation,
     Tenant,
+    Region,
     /// It can be shown and not set.
     Fixed,
 }
@@ -122,6 +126,7 @@ const KNOWN: &[Known] = &[
     known("is_superuser", Kind::Fixed, "on"),
     known(DEFAULT_KIND, Kind::Word(&["hash", "tenant"]), "hash"),
     known(NULL_TENANT, Kind::Bool, "off"),
+    known(REGION, Kind::Region, ""),
     known(STRATEGY, Kind::Fixed, "row"),
     known(TENANT, Kind::Tenant, ""),
     known(TENANT_LOCKED, Kind::Fixed, "off"),
@@ -637,6 +642,10 @@ fn check(known: &Known, value: &str) -> Result<String> {
                 TenantId::new(value).map(|_| value.to_string()).map_err(|error| bad().with_detail(error.to_string()))
             }
         },
+        Kind::Region => match value.is_empty() || KNOWN_REGIONS.contains(&value) {
+            true => Ok(value.to_string()),
+            false => Err(with_words(bad(), &KNOWN_REGIONS)),
+        },
     }
 }
 
@@ -794,6 +803,7 @@ mod tests {
             ("standard_conforming_strings", "off", "0A000"),
             ("client_encoding", "latin1", "0A000"),
             ("isles.tenant", "", "22023"),
+            ("isles.region", "mars", "22023"),
             ("isles.other", "x", "42704"),
             ("default_transaction_isolation", "chaos", "22023"),
         ] {

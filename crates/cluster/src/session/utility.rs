@@ -217,7 +217,8 @@ impl Session {
         }
     }
 
-    pub(super) async fn has_begun(&self) -> bool {
+    /// Whether its transaction goes by a version of the schema: a change of the schema would wait for its end.
+    pub async fn has_begun(&self) -> bool {
         self.slot.lock().await.schema().is_some()
     }
 

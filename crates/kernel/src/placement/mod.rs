@@ -251,6 +251,11 @@ impl GenerationMap {
         self.valid_until.is_none_or(|until| now < until)
     }
 
+    /// Every region that has buckets.
+    pub fn regions(&self) -> impl Iterator<Item = &RegionName> {
+        self.groups.iter().flat_map(|group| &group.ranges).map(|range| &range.region)
+    }
+
     fn locate(&self, name: &TypeName, key: &str) -> Option<Located> {
         let group = self.group_of(name)?;
         Some(group.located(self.generation, group.bucket_of(key)))

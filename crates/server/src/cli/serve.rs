@@ -112,8 +112,12 @@ fn cannot_start(cannot: CannotStart) -> Failure {
 fn say_config(config: &Config, format: Format) -> Result<(), Failure> {
     let http = config.http.map_or("off".to_owned(), |address| address.to_string());
     match format {
-        Format::Json => say_json(&json!({"valid": true, "data": config.data, "listen": config.listen, "http": http,
-                                         "shards": shards_of(config), "strategy": config.strategy, "tls": config.tls.is_some()})),
+        Format::Json => {
+            let (stores, presets) = config.stores.names();
+            say_json(&json!({"valid": true, "data": config.data, "listen": config.listen, "http": http,
+                             "shards": shards_of(config), "strategy": config.strategy, "tls": config.tls.is_some(),
+                             "stores": stores, "presets": presets}))
+        }
         Format::Text => {
             let (data, shards) = (config.data.display(), shards_of(config));
             let tls = if config.tls.is_some() { "with TLS" } else { "without TLS" };

@@ -38,7 +38,8 @@ const PIECES_MAX: usize = 4;
 const PIECE_BYTES: usize = 16 << 10;
 
 const NDJSON: &str = "application/x-ndjson";
-const TENANT: &str = "x-isles-tenant";
+/// Headers that are settings of the session.
+const SETTINGS: [(&str, &str); 2] = [("x-isles-tenant", "isles.tenant"), ("x-isles-region", "isles.region")];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -175,10 +176,11 @@ pub(super) fn credentials(headers: &HeaderMap) -> Result<(String, String), SqlEr
 
 pub(super) fn settings(headers: &HeaderMap) -> Result<Vec<(String, String)>, SqlError> {
     let mut settings = vec![("application_name".to_owned(), "http".to_owned())];
-    if let Some(tenant) = headers.get(TENANT) {
-        let tenant = std::str::from_utf8(tenant.as_bytes())
-            .map_err(|_| SqlError::new("22021", format!("the header {TENANT} is not UTF-8")))?;
-        settings.push(("isles.tenant".to_owned(), tenant.to_owned()));
+    for (header, setting) in SETTINGS {
+        let Some(value) = headers.get(header) else { continue };
+        let value = std::str::from_utf8(value.as_bytes())
+            .map_err(|_| SqlError::new("22021", format!("the header {header} is not UTF-8")))?;
+        settings.push((setting.to_owned(), value.to_owned()));
     }
     Ok(settings)
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Roles and tenants are those of `/sql`. The tenant is the role's, or the one that the request says; an id of another
-//! tenant is like one that is not there.
+//! tenant is like one that is not there. `x-isles-region` says where the request comes from: new records with random keys
+//! are stored there.
 
 use super::answer::{error_json, status_of};
 use super::sql::{credentials, settings, unauthorized};
@@ -22,7 +23,7 @@ use isles_cluster::session::{Login, Session};
 use isles_kernel::error::SqlError;
 use isles_stores::MAX_VALUE_BYTES;
 use isles_stores::commands::{Given, operation};
-use isles_stores::procedures::tenant_of;
+use isles_stores::procedures::{region_of, tenant_of};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
@@ -56,7 +57,9 @@ fn status_of_outcome(answer: &Json) -> StatusCode {
         Some("not_found") => StatusCode::NOT_FOUND,
         Some("expired" | "revoked") => StatusCode::GONE,
         Some("used" | "replayed" | "conflict") => StatusCode::CONFLICT,
-        _ => StatusCode::OK,
+        Some("ok") | None => StatusCode::OK,
+        // Whatever a poll is told that is no grant.
+        Some(_) => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -93,7 +96,7 @@ async fn run(
         .try_acquire_owned()
         .map_err(|_| SqlError::new("53300", "too many requests at once").with_hint("Try again."))?;
     let session = session(door, peer, headers).await?;
-    let tenant = tenant_of(&session)?;
+    let (tenant, near) = (tenant_of(&session)?, region_of(&session)?);
     session.close().await;
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => SqlError::new("54000", "the request's body is too large"),
@@ -105,5 +108,5 @@ async fn run(
     let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
     let given = serde_json::from_slice(body)
         .map_err(|fault| SqlError::new("22023", format!("the request's body is not a JSON object: {fault}")))?;
-    door.backend.stores().desk()?.command(&tenant, store, operation, Given(given)).await
+    door.backend.stores().desk()?.near(near).command(&tenant, store, operation, Given(given)).await
 }

@@ -95,11 +95,9 @@ fn distribution(encoder: &mut DescriptorEncoder<'_>, all: &[Distribution]) -> Re
     let mut each = encoder.encode_descriptor("do_shard_distribution", help, None, MetricType::Gauge)?;
     for (at, one) in all.iter().enumerate() {
         let is_newest = all.get(at + 1).is_none_or(|next| next.store != one.store);
-        if !is_newest {
-            continue;
-        }
+        let (true, Some(store)) = (is_newest, &one.store) else { continue };
         for (quantile, count) in [("0.50", one.p50), ("0.99", one.p99)] {
-            let labels = OfQuantile { do_type: one.store.clone(), quantile };
+            let labels = OfQuantile { do_type: store.clone(), quantile };
             ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX)).encode(each.encode_family(&labels)?)?;
         }
     }

@@ -35,7 +35,7 @@ const CANCEL_KEY_BYTES_MAX: usize = 256;
 
 /// Settings that a client may give in its first packet, in lower case. Everything else is refused before a session
 /// exists that could refuse it.
-const PARAMETERS: [&str; 20] = [
+const PARAMETERS: [&str; 21] = [
     "application_name",
     "bytea_output",
     "client_encoding",
@@ -49,6 +49,7 @@ const PARAMETERS: [&str; 20] = [
     "idle_in_transaction_session_timeout",
     "intervalstyle",
     "isles.default_kind",
+    "isles.region",
     "isles.tenant",
     "jit",
     "lock_timeout",

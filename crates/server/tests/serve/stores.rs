@@ -1,14 +1,19 @@
 //! Stores by HTTP: outcomes and their status, tenants, metrics.
 
-use crate::harness::Server;
+use crate::harness::{Server, isles};
 use serde_json::{Value, json};
 
 fn post(server: &Server, path: &str, tenant: Option<&str>, body: &Value) -> (u16, Value) {
     let tenant = tenant.map_or(String::new(), |name| format!("x-isles-tenant: {name}\r\n"));
+    post_with(server, path, &tenant, body)
+}
+
+/// With lines of headers.
+fn post_with(server: &Server, path: &str, headers: &str, body: &Value) -> (u16, Value) {
     let (body, password) = (body.to_string(), &server.password);
     let length = body.len();
     let answer = server.http(&format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n{tenant}\
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n{headers}\
          Content-Length: {length}\r\n\r\n{body}"
     ));
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -40,4 +45,107 @@ fn records_are_stored_taken_and_kept_apart() {
     assert!(metrics.contains("do_shard_distribution{do_type=\"session\",quantile=\"0.99\"}"), "{metrics}");
     assert!(metrics.contains("do_request_duration_count_total{do_type=\"session\""), "{metrics}");
     assert!(server.get("/stores").starts_with("HTTP/1.1 401"));
+}
+
+#[test]
+fn a_request_says_where_it_comes_from() {
+    let server = Server::start(&["--shards", "2"]);
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": "SELECT isles.create_preset('identity')" }));
+    assert_eq!(status, 200, "{answer}");
+    let put = |region: &str, body: Value| {
+        let headers = format!("x-isles-tenant: acme\r\nx-isles-region: {region}\r\n");
+        let (status, put) = post_with(&server, "/stores/session/put", &headers, &body);
+        (status, put["id"].as_str().map(|id| id.split(':').nth(1).unwrap_or_default().to_owned()))
+    };
+    let minted = |region: &str| (200, Some(region.to_owned()));
+    for region in ["apac", "enam", "weur"] {
+        assert_eq!(put(region, json!({ "value": 1 })), minted(region));
+        assert_eq!(put(region, json!({ "value": 1, "locationHint": "apac" })), minted("apac"));
+    }
+    let (status, answer) = post_with(
+        &server,
+        "/sql",
+        "x-isles-tenant: acme\r\nx-isles-region: weur\r\n",
+        &json!({ "sql": "SELECT isles.put('session', '1')" }),
+    );
+    assert!(status == 200 && answer["results"][0]["rows"][0][0]["id"].as_str().unwrap().contains(":weur:"), "{answer}");
+    // Regions that nobody has, and those that this tenant has not.
+    assert_eq!(put("mars", json!({ "value": 1 })), (400, None));
+    assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
+}
+
+/// A poll that is no grant is no success, also for one who looks at the status alone.
+#[test]
+fn a_device_is_polled_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": "SELECT isles.create_preset('identity')" }));
+    assert_eq!(status, 200, "{answer}");
+    let ask = |operation: &str, body: Value| post(&server, &format!("/stores/device/{operation}"), Some("acme"), &body);
+    let (status, started) = ask("start_device", json!({ "client": "tv", "value": { "scope": "tv" } }));
+    assert_eq!(status, 200, "{started}");
+    let poll = json!({ "id": started["deviceCode"], "client": "tv" });
+    assert_eq!(ask("poll_device", poll.clone()), (400, json!({ "outcome": "authorization_pending" })));
+    assert_eq!(ask("poll_device", poll.clone()), (400, json!({ "outcome": "slow_down", "interval": 10 })));
+    let approve = json!({ "user_code": started["userCode"], "granted": { "sub": "ann" } });
+    assert_eq!(ask("answer_device", approve), (200, json!({ "outcome": "ok" })));
+    let granted = (200, json!({ "outcome": "ok", "granted": { "sub": "ann" } }));
+    assert_eq!(ask("poll_device", poll.clone()), granted);
+    assert_eq!(ask("poll_device", poll), (400, json!({ "outcome": "invalid_grant" })));
+    assert_eq!(ask("find_device", json!({ "user_code": "2222-2222" })).0, 404);
+}
+
+const FILE: &str = "presets = ['identity']
+
+[[stores]]
+name = 'ticket'
+prefix = 'tkt'
+group = 'random-medium-rps'
+key = 'uuid'
+ttl = '1 hour'
+
+# In place of the preset's.
+[[stores]]
+name = 'session'
+prefix = 'ses'
+group = 'random-medium-rps'
+key = 'uuid'
+ttl = '2 hours'
+cap = '1 day'
+";
+
+/// Stores of the file are there at the first start and at each later one; one that is there otherwise stops the server.
+#[cfg(unix)]
+#[test]
+fn stores_are_declared_in_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("isles.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let arguments = ["--shards", "2", "--config", file.to_str().unwrap()];
+    let mut data = tempfile::tempdir().unwrap();
+    for start in 0..2 {
+        let mut server = Server::start_in(data, &arguments);
+        let listed = post(&server, "/sql", None, &json!({ "sql": "SELECT * FROM isles.stores()" })).1;
+        let rows = listed["results"][0]["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 17, "at start {start}: {listed}");
+        let session = rows.iter().find(|row| row[0] == "session").unwrap();
+        assert_eq!((&session[4], &session[5]), (&json!(7_200_000), &json!(86_400_000)));
+        let put = post(&server, "/stores/ticket/put", Some("acme"), &json!({ "value": 1 })).1;
+        assert_eq!(put["outcome"], "ok", "{put}");
+        data = std::mem::replace(&mut server.data, tempfile::tempdir().unwrap());
+        assert_eq!(server.terminate(), 0);
+    }
+    std::fs::write(&file, FILE.replace("'2 hours'", "'3 hours'").replace("'tkt'", "'tic'")).unwrap();
+    let serve = || {
+        let place = ["serve", "--json", "--listen", "127.0.0.1:0", "--http", "off", "--data"];
+        let output = isles().args(place).arg(data.path().join("d")).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), said)
+    };
+    let (started, said) = serve();
+    assert!(!started, "{said}");
+    for wanted in
+        ["ttl is 7200000 ms, and 10800000 ms is declared", "prefix is tkt, and tic is declared", "alter_store"]
+    {
+        assert!(said.contains(wanted), "{wanted} is missing in {said}");
+    }
 }

@@ -173,6 +173,9 @@ pub fn bind(parsed: &Parsed, context: &BindContext<'_>, param_types: &[Oid]) -> 
         Node::SelectStmt(select) if let Some(call) = binder.procedure_call(select)? => {
             BoundStatement::Call(Box::new(call))
         }
+        Node::VariableShowStmt(show) if let Some(call) = binder.shown_by_procedure(show) => {
+            BoundStatement::Call(Box::new(call))
+        }
         Node::SelectStmt(_) | Node::InsertStmt(_) | Node::UpdateStmt(_) | Node::DeleteStmt(_) => {
             BoundStatement::Rows(Box::new(binder.rows_statement(node)?))
         }

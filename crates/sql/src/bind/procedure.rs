@@ -3,6 +3,7 @@
 //! ```text
 //! SELECT isles.name(args…)            a procedure with one column
 //! SELECT * FROM isles.name(args…)     any procedure
+//! SHOW DISTRIBUTION                   isles.distribution()
 //! ```
 //!
 //! A procedure changes things on the shards that its arguments lead to, so no shard and no stage can call it, and it is
@@ -43,9 +44,21 @@ pub type Signatures = BTreeMap<String, Signature>;
 /// For whoever has none.
 pub static NO_PROCEDURES: Signatures = BTreeMap::new();
 
+/// Procedures that `SHOW` shows what they return, where there is one of the name.
+const SHOWN: [&str; 1] = ["distribution"];
+
+/// Which statement calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallVerb {
+    Select,
+    /// It changes nothing.
+    Show,
+}
+
 /// A statement that calls a procedure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
+    pub verb: CallVerb,
     pub procedure: String,
     /// One for each of its parameters.
     pub args: Vec<Expr>,
@@ -82,7 +95,16 @@ impl Binder<'_> {
         self.scopes.push(Scope::default());
         let args = self.placed(Place::Target, |binder| binder.procedure_args(call, name, signature));
         self.scopes.pop();
-        Ok(Some(Call { procedure: name.into(), args: args?, columns: signature.columns.clone() }))
+        let columns = signature.columns.clone();
+        Ok(Some(Call { verb: CallVerb::Select, procedure: name.into(), args: args?, columns }))
+    }
+
+    /// `SHOW name` as a call of a procedure; None if it shows something else.
+    pub(super) fn shown_by_procedure(&self, show: &nodes::VariableShowStmt) -> Option<Call> {
+        let wanted = show.name()?;
+        let name = SHOWN.into_iter().find(|name| wanted.eq_ignore_ascii_case(name))?;
+        let columns = self.context.procedures.get(name)?.columns.clone();
+        Some(Call { verb: CallVerb::Show, procedure: name.into(), args: Vec::new(), columns })
     }
 
     fn procedure_args(&mut self, call: &nodes::FuncCall, name: &str, signature: &Signature) -> Result<Vec<Expr>> {

@@ -27,6 +27,11 @@ pub enum Device {
 }
 
 impl Device {
+    /// The one that a store is of.
+    pub fn of_store(name: &str) -> Option<Device> {
+        [Device::Code, Device::Ciba].into_iter().find(|device| device.store() == name)
+    }
+
     fn store(self) -> &'static str {
         match self {
             Device::Code => "device",

@@ -26,5 +26,5 @@ mod proofs;
 pub use codes::{Grant, Tokens};
 pub use devices::{Device, Started, normalized_code};
 pub use keys::{KeySet, KeyStatus, SigningKey};
-pub use preset::preset;
+pub use preset::{PRESET, preset};
 pub use proofs::{dpop_key, dpop_ttl};

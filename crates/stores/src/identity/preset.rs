@@ -36,6 +36,9 @@ const KINDS: [Kind; 16] = [
 /// within seconds.
 const REFRESH_GRACE_MS: u64 = 10_000;
 
+/// What the preset is called.
+pub const PRESET: &str = "identity";
+
 /// The stores of the preset `identity`.
 pub fn preset() -> Vec<StoreConfig> {
     let of = |(name, prefix, group, key, ttl_ms, cap_ms): Kind| StoreConfig {

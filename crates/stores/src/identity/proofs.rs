@@ -36,8 +36,19 @@ impl Desk<'_> {
         (jkt, jti): (&str, &str),
         lifetime: Duration,
     ) -> Result<Reply> {
+        self.pass_proof_of(tenant, "dpop", (jkt, jti), lifetime).await
+    }
+
+    /// Lets a proof pass once in a store of proofs. All surfaces come here, so a proof has one key on all of them.
+    pub(crate) async fn pass_proof_of(
+        &mut self,
+        tenant: &TenantId,
+        store: &str,
+        (jkt, jti): (&str, &str),
+        lifetime: Duration,
+    ) -> Result<Reply> {
         let address = Address::key(dpop_key(jkt, jti)?);
-        self.put_if_absent(tenant, "dpop", &address, Put::of("{}").lasting(dpop_ttl(lifetime))).await
+        self.put_if_absent(tenant, store, &address, Put::of("{}").lasting(dpop_ttl(lifetime))).await
     }
 
     /// Keeps a pushed authorization request. Its id travels as a `request_uri`.

@@ -130,6 +130,34 @@ pub(crate) async fn a_code_of_the_last_generation_is_exchanged_once(world: World
     }
 }
 
+/// B34: a token's successor is where its family is, in whatever generation that was made, and whoever has the first token
+/// is told of its reuse there.
+pub(crate) async fn a_family_of_the_last_generation_rotates_where_it_is(world: World) {
+    let mut desk = world.desk();
+    let mut tokens = Vec::new();
+    for number in 0..8 {
+        let put = Put::of("{}").routed(format!("user{number}:app")).bound("app");
+        tokens.push(desk.put(&acme(), "refresh", put).await.unwrap().id().unwrap().to_owned());
+    }
+    let place = |token: &str| token.split('.').next().unwrap().to_owned();
+    let mut last = tokens.clone();
+    for (generation, counts) in [(2, SECOND), (3, THIRD)] {
+        let previous: &[_] =
+            if generation == 2 { &[(1, FIRST, 3_600)] } else { &[(2, SECOND, 3_600), (1, FIRST, 3_600)] };
+        world.place(generation, counts, previous).await;
+        for token in &mut last {
+            let next = desk.refresh(&acme(), token, "app").await.unwrap();
+            let next = next.id().unwrap_or_else(|| panic!("{token} is {:?}", next.outcome));
+            assert_eq!(place(next), place(token));
+            *token = next.to_owned();
+        }
+    }
+    for (first, last) in tokens.iter().zip(&last) {
+        assert_eq!(desk.refresh(&acme(), first, "app").await.unwrap().outcome, Outcome::Replayed);
+        assert_eq!(desk.refresh(&acme(), last, "app").await.unwrap().outcome, Outcome::Revoked);
+    }
+}
+
 pub(crate) async fn a_generation_ends_at_its_time(world: World) {
     let mut desk = world.desk();
     let id = Address::id(desk.put(&acme(), "session", Put::of("{}")).await.unwrap().id().unwrap());

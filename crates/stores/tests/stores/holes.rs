@@ -1,5 +1,5 @@
 //! Holes of the deployment that stores learn from, each by its number. Those about single use, families, devices and
-//! generations are tested with the feature that closes them; here are the rest.
+//! generations are tested with the feature that closes them; here are the rest. All are listed in docs/placement.md.
 
 use crate::world::{FIRST, World, acme, tenant};
 use isles_stores::identity::{Device, dpop_key};
@@ -52,6 +52,37 @@ async fn b19_a_proof_is_not_keyed_by_the_client() {
         assert_eq!(desk.pass_proof(&acme(), ("thumb", &jti), minute).await.unwrap().outcome, Outcome::Replayed);
     }
     assert!(dpop_key("thumb", &"x".repeat(5_000)).is_err());
+}
+
+/// B21: there is one place for proofs. One that came over SQL, whichever endpoint of a service it was for, does not pass
+/// in Rust, and the other way round.
+#[tokio::test(flavor = "multi_thread")]
+async fn b21_a_proof_is_one_proof_on_every_surface() {
+    let world = world().await;
+    world.stores.register();
+    let mut desk = world.desk();
+    let mut client = world.db.client_as(isles_cluster::roles::Role::default(), &[("isles.tenant", "acme")]).unwrap();
+    let minute = Duration::from_secs(60);
+    let by_sql = |jti: &str| format!("SELECT isles.pass_proof('dpop', 'thumb', '{jti}', '1 minute')");
+    assert!(desk.pass_proof(&acme(), ("thumb", "rust first"), minute).await.unwrap().is_ok());
+    assert!(Box::pin(client.run(&by_sql("rust first"))).await[0].contains("replayed"));
+    assert!(Box::pin(client.run(&by_sql("sql first"))).await[0].contains("\"ok\""));
+    assert_eq!(desk.pass_proof(&acme(), ("thumb", "sql first"), minute).await.unwrap().outcome, Outcome::Replayed);
+}
+
+/// B22: what is refused because it is wrong is an error and no replay, and leaves nothing behind: the proof passes when it
+/// comes as it should.
+#[tokio::test(flavor = "multi_thread")]
+async fn b22_a_wrong_request_is_no_replay() {
+    let world = world().await;
+    let mut desk = world.desk();
+    let key = Address::key("thumb:jti");
+    for wrong in [Put::of("no json"), Put::of("1").lasting(Duration::ZERO), Put::of("1").bound("")] {
+        let error = desk.put_if_absent(&acme(), "dpop", &key, wrong).await.unwrap_err();
+        assert!(error.sqlstate.starts_with("22"), "{error}");
+    }
+    assert_eq!(desk.put_if_absent(&acme(), "dpop", &key, Put::of("1")).await.unwrap().outcome, Outcome::Ok);
+    assert_eq!(desk.put_if_absent(&acme(), "dpop", &key, Put::of("1")).await.unwrap().outcome, Outcome::Replayed);
 }
 
 /// B23, B24: proofs are rows; however many there are, none that has not expired is forgotten.
@@ -136,10 +167,43 @@ async fn a_hot_bucket_is_seen_in_the_distribution() {
         desk.put(&acme(), "session", Put::of("{}")).await.unwrap();
         desk.put(&acme(), "par", Put::of("{}").routed("one client")).await.unwrap();
     }
-    let of = |store: &str| world.stores.distribution().into_iter().find(|d| d.store == store).unwrap();
+    let of = |store: &str| world.stores.distribution().into_iter().find(|d| d.store.as_deref() == Some(store)).unwrap();
     let (even, hot) = (of("session"), of("par"));
     assert_eq!((even.buckets, even.requests, hot.requests), (32, 200, 200));
     assert!(even.ratio() < 10.0 && hot.ratio() > 10.0, "{even:?} {hot:?}");
     let durations = world.stores.durations();
     assert_eq!(durations.iter().filter(|d| d.store == "par").map(|d| d.count).sum::<u64>(), 200);
+}
+
+/// The sources of all crates, and of their tests.
+fn sources(folder: &std::path::Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// docs/placement.md names a test for each hole, or says why there is none, and a test for each part of the original; and
+/// these tests exist.
+#[test]
+fn every_hole_has_its_tests() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = std::fs::read_to_string(root.join("docs/placement.md")).unwrap();
+    let tables = document.split_once("## What the original says").unwrap().1;
+    let mut code = String::new();
+    sources(&root.join("crates"), &mut code);
+    let names: Vec<&str> = tables.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 1).collect();
+    assert!(names.len() > 100, "only {} tests are named", names.len());
+    for name in names {
+        assert!(code.contains(&format!("fn {name}(")), "docs/placement.md names {name}, and there is no such test");
+    }
+    for number in 1..=42 {
+        let row = tables.lines().find(|line| line.starts_with(&format!("| B{number} |")));
+        let row = row.unwrap_or_else(|| panic!("B{number} is missing in docs/placement.md"));
+        assert!(row.contains('`') && row.matches('|').count() == 4, "{row}");
+    }
 }

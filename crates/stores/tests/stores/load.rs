@@ -12,8 +12,7 @@ const CLIENTS: usize = 6;
 const FLOWS: u64 = 180;
 
 fn flows() -> u64 {
-    let rounds = std::env::var("ISLES_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
-    FLOWS * rounds
+    isles_sim::rng::number_from_env("ISLES_LOGIN_FLOWS").unwrap_or(FLOWS)
 }
 
 /// A login: code, exchange, session, refresh, and each thing that may happen once a second time.

@@ -2,7 +2,7 @@
 //!
 //! Each test runs over SQLite files and over PostgreSQL databases, with a clock that the test sets.
 //!
-//! `ISLES_TEST_ROUNDS` multiplies the flows of the tests under load.
+//! `cargo xtask logins` runs the test under load with more flows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
@@ -15,6 +15,7 @@ mod identity;
 mod load;
 mod operations;
 mod races;
+mod regions;
 mod simulated;
 mod surfaces;
 mod world;
@@ -22,17 +23,20 @@ mod world;
 /// Runs tests over three shards of each engine. One that is not listed is never run, and the compiler says so.
 macro_rules! on_both_engines {
     ($of:ident: $($test:ident,)*) => {
+        on_both_engines! { $of, sqlite, postgres: $($test,)* }
+    };
+    ($of:ident, $sqlite:ident, $postgres:ident: $($test:ident,)*) => {
         mod $of {
             mod over_sqlite {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    crate::$of::$test(crate::world::World::sqlite().await).await;
+                    crate::$of::$test(crate::world::World::$sqlite().await).await;
                 })*
             }
             mod over_postgres {
                 $(#[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    crate::$of::$test(crate::world::World::postgres().await).await;
+                    crate::$of::$test(crate::world::World::$postgres().await).await;
                 })*
             }
         }
@@ -56,6 +60,7 @@ mod runs {
     on_both_engines! {
         races:
         of_many_who_take_a_code_one_has_it,
+        of_many_who_claim_an_offer_one_has_it,
         of_many_who_put_a_proof_one_passes,
         of_many_who_swap_a_value_each_sees_the_last,
         of_many_who_rotate_a_token_all_get_one_successor,
@@ -72,6 +77,7 @@ mod runs {
         one_with_an_old_placement_and_one_with_a_new_one_meet,
         what_replaces_a_record_by_key_removes_it_from_the_last_generation,
         a_code_of_the_last_generation_is_exchanged_once,
+        a_family_of_the_last_generation_rotates_where_it_is,
         a_generation_ends_at_its_time,
         old_prefixes_are_read_in_old_generations,
     }
@@ -88,6 +94,15 @@ mod runs {
         surfaces:
         stores_are_defined_and_used_by_sql,
         a_tenants_role_reaches_its_own_records,
+        devices_keys_and_versions_are_used_by_sql,
+        new_ids_are_minted_in_the_region_of_the_session,
+        a_region_is_first_met_within_a_transaction,
+        a_table_that_is_missing_within_a_transaction_is_made_for_the_next,
+    }
+    on_both_engines! {
+        regions, sqlite_in_regions, postgres_in_regions:
+        records_of_a_region_are_on_its_shards,
+        a_region_is_led_to_when_it_has_a_shard,
     }
     on_both_engines! {
         load:

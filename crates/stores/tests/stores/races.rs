@@ -40,6 +40,24 @@ pub(crate) async fn of_many_who_take_a_code_one_has_it(world: World) {
     }
 }
 
+/// B29, B30: an offer is claimed once, and the nonce of a presentation is used once, by whoever is first; a later look
+/// does not bring them back.
+pub(crate) async fn of_many_who_claim_an_offer_one_has_it(world: World) {
+    for (store, route) in [("credoffer", "acme:ann"), ("vprequest", "acme:verifier")] {
+        let put = Put::of(r#"{"nonce":"n"}"#).routed(route).bound("wallet");
+        let id = world.desk().put(&acme(), store, put).await.unwrap().id().unwrap().to_owned();
+        let outcomes = many(&world, |mut desk, number| {
+            let (id, binding) = (Address::id(&id), if number % 6 == 0 { "thief" } else { "wallet" });
+            async move { Ok(desk.take(&acme(), store, &id, Some(binding)).await?.outcome) }
+        })
+        .await;
+        let thieves = MANY.div_ceil(6);
+        assert_eq!((count(&outcomes, Outcome::Ok), count(&outcomes, Outcome::NotFound)), (1, thieves), "{store}");
+        assert_eq!(count(&outcomes, Outcome::Used), MANY - 1 - thieves, "{store}");
+        assert_eq!(world.desk().get(&acme(), store, &Address::id(&id)).await.unwrap().outcome, Outcome::Used);
+    }
+}
+
 pub(crate) async fn of_many_who_put_a_proof_one_passes(world: World) {
     for round in 0..5 {
         let outcomes = many(&world, |mut desk, _| async move {

@@ -2,9 +2,9 @@
 
 use crate::harness::Db;
 use isles_cluster::database::{Config, Database};
-use isles_cluster::placements::Change;
+use isles_cluster::placements::{Change, Migration};
 use isles_engine::env::{Env, TokioEnv};
-use isles_kernel::names::TenantId;
+use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{Placement, Timestamp};
 use isles_stores::{Desk, IdSource, Stores};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SHARDS: usize = 3;
+/// Of each shard, where shards have regions.
+pub(crate) const REGIONS: [&str; SHARDS] = ["apac", "enam", "weur"];
 /// The counts of the first generation.
 pub(crate) const FIRST: [u32; 3] = [64, 32, 32];
 
@@ -84,6 +86,17 @@ impl World {
         World::open(|folder| Config::postgres(folder, urls.into())).await
     }
 
+    /// With shards that are each in a region.
+    pub(crate) async fn sqlite_in_regions() -> World {
+        World::open(|folder| Config { regions: located(), ..Config::sqlite(folder, SHARDS) }).await
+    }
+
+    pub(crate) async fn postgres_in_regions() -> World {
+        let urls = || [(); SHARDS].map(|()| isles_sim::pgserver::shared().create_database());
+        let urls = tokio::task::spawn_blocking(urls).await.unwrap();
+        World::open(|folder| Config { regions: located(), ..Config::postgres(folder, urls.into()) }).await
+    }
+
     async fn open(config: impl FnOnce(&std::path::Path) -> Config) -> World {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
@@ -114,6 +127,15 @@ impl World {
         placements.put(&change, &self.config(generation, counts, previous)).await.unwrap();
     }
 
+    /// Begins a generation that differs from the last in this.
+    pub(crate) async fn migrate(&self, change: &serde_json::Value) {
+        let placements = self.db.database.placements();
+        let if_match = placements.of("acme").unwrap().etag;
+        let migration: Migration = serde_json::from_value(change.clone()).unwrap();
+        let change = Change { tenant: "acme", by: "test", if_match, reason: None };
+        placements.migrate(&change, migration).await.unwrap();
+    }
+
     pub(crate) fn placement(&self, generation: u32, counts: [u32; 3], previous: &[(u32, [u32; 3], u64)]) -> Placement {
         Placement::from_json(&self.config(generation, counts, previous)).unwrap()
     }
@@ -136,6 +158,10 @@ impl World {
         });
         config.to_string()
     }
+}
+
+fn located() -> Vec<Option<RegionName>> {
+    REGIONS.map(|name| Some(RegionName::new(name).unwrap())).to_vec()
 }
 
 fn groups([user_client, medium, client]: [u32; 3]) -> serde_json::Value {

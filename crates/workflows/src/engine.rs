@@ -46,6 +46,8 @@ const TAKEN_AT_ONCE: usize = 64;
 pub enum Planted {
     /// A timer is gone before what it stands for is done.
     TimerDeletedBeforeEffect,
+    /// An executor that wakes late writes as if the run were still its own.
+    LateExecutorNotFenced,
 }
 
 /// How an engine works.
@@ -228,6 +230,7 @@ impl Engine {
             token: run.executor_token,
             attempt: run.attempt,
             length: self.options.lease,
+            planted: self.options.planted,
         };
         // A run that was claimed in between is somebody else's; its first write will say so.
         Ok((Claimed { lease, run: Run { input, ..run } }, Journal::Empty))

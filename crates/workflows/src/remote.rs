@@ -229,6 +229,7 @@ impl Workflows {
             token: task.token,
             attempt: task.attempt,
             length: lease_of(task.lease_ms)?,
+            planted: self.engine.options.planted,
         })
     }
 
@@ -268,7 +269,9 @@ impl Workflows {
         for row in &due.rows {
             let (Some(run), Some(_)) = (row.first().and_then(text), row.get(1).and_then(int)) else { continue };
             let executor = format!("worker:{}", poll.worker);
-            let Some(claimed) = claim(lines, run, &executor, lease, None).await? else { continue };
+            let Some(claimed) = claim(lines, run, &executor, lease, self.engine.options.planted).await? else {
+                continue;
+            };
             tasks.push(task_of(&claimed.lease, &claimed.run).await?);
         }
         Ok(tasks)

@@ -84,6 +84,8 @@ pub(crate) struct Engine {
     /// Tells the lives of processes apart.
     pub(crate) executor: String,
     types: Mutex<BTreeMap<String, Arc<Definition>>>,
+    /// Types of the record, how each is spread. Runs of those that are not registered here are listed and managed, too.
+    recorded: Mutex<BTreeMap<String, Spread>>,
     /// Runs that are executed here.
     pub(crate) taken: Mutex<BTreeSet<String>>,
     ready: Mutex<VecDeque<String>>,
@@ -167,12 +169,22 @@ impl Engine {
         lock(&self.types).values().filter(|one| !one.is_remote()).map(|one| one.kind.clone()).collect()
     }
 
-    /// How the entries of a type are spread; of one that nobody has registered, over one index shard.
+    /// How the entries of a type are spread: as it is registered here, or as the record says.
     pub(crate) fn spread(&self, kind: &str) -> Option<Spread> {
-        match self.definition(kind) {
-            Ok(definition) => Some(definition.spread),
-            Err(_) => Spread::new(1, None, false).ok(),
-        }
+        let registered = self.definition(kind).ok().map(|definition| definition.spread);
+        registered.or_else(|| lock(&self.recorded).get(kind).copied())
+    }
+
+    /// All types that there are, with how they are spread.
+    pub(crate) fn spreads(&self) -> BTreeMap<String, Spread> {
+        let mut all = lock(&self.recorded).clone();
+        all.extend(self.definitions().iter().map(|one| (one.kind.clone(), one.spread)));
+        all
+    }
+
+    /// Takes over what the record says of types.
+    pub(crate) fn learned(&self, kind: String, spread: Spread) {
+        lock(&self.recorded).insert(kind, spread);
     }
 
     pub(crate) async fn create(
@@ -312,6 +324,7 @@ impl Workflows {
             lines,
             options,
             types: Mutex::default(),
+            recorded: Mutex::default(),
             taken: Mutex::default(),
             ready: Mutex::default(),
             news: Arc::default(),
@@ -327,6 +340,7 @@ impl Workflows {
             workflows.adopt(definition).await?;
         }
         workflows.adopt_remote().await?;
+        crate::index::resize::learn(&engine).await?;
         let mut followed = follow::Followed::new();
         follow::follow_all(&engine, &mut followed).await;
         let open = crate::procedures::Open(Arc::downgrade(&engine));
@@ -375,7 +389,7 @@ impl Workflows {
 
     fn key(&self, kind: &str, id: &str) -> Result<RunKey> {
         // A type that nobody knows is not asked of any shard.
-        self.engine.definition(kind)?;
+        self.engine.spread(kind).ok_or_else(|| WorkflowError::unknown_type(kind))?;
         RunKey::new(kind, id).map_err(bad_name)
     }
 
@@ -526,7 +540,11 @@ impl Workflows {
 
     /// The types that there are, and whether workers of other languages execute them.
     pub fn types(&self) -> Vec<(String, bool)> {
-        self.engine.definitions().iter().map(|one| (one.kind.clone(), one.is_remote())).collect()
+        let shown = |kind: String| {
+            let is_remote = self.engine.definition(&kind).is_ok_and(|one| one.is_remote());
+            (kind, is_remote)
+        };
+        self.engine.spreads().into_keys().map(shown).collect()
     }
 
     /// Executes nothing more. Runs that were being executed go on when workflows are opened again.

@@ -196,9 +196,15 @@ async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Re
 
 /// Writes entries to their homes, and takes older copies out of the other places where they may be.
 pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Indexed>) -> Result<u64> {
+    let entries: Vec<Indexed> = entries.into_iter().collect();
+    if entries.iter().any(|entry| engine.spread(&entry.kind).is_none()) {
+        // Another process has registered the type since.
+        super::resize::learn(engine).await?;
+    }
     let mut homes: BTreeMap<String, Vec<Said>> = BTreeMap::new();
     let mut copies: Vec<Said> = Vec::new();
     for entry in entries {
+        // A type is recorded before it has runs: one that is not has been taken out of the record by hand.
         let Some(spread) = engine.spread(&entry.kind) else { continue };
         let places = spread.places(&entry.kind, &entry.id);
         let Some((home, others)) = places.split_first() else { continue };

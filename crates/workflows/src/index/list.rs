@@ -191,12 +191,15 @@ impl Workflows {
 
     /// Index shards, with their types.
     fn index_shards(&self, kind: Option<&str>) -> Result<Vec<(String, String)>> {
-        let definitions = match kind {
-            Some(kind) => vec![self.engine.definition(kind)?],
-            None => self.engine.definitions(),
+        let spreads = match kind {
+            Some(kind) => {
+                let spread = self.engine.spread(kind).ok_or_else(|| WorkflowError::unknown_type(kind))?;
+                [(kind.to_owned(), spread)].into()
+            }
+            None => self.engine.spreads(),
         };
         let named = |kind: String, names: Vec<String>| names.into_iter().map(move |name| (kind.clone(), name));
-        Ok(definitions.iter().flat_map(|one| named(one.kind.clone(), one.spread.all(&one.kind))).collect())
+        Ok(spreads.into_iter().flat_map(|(kind, spread)| named(kind.clone(), spread.all(&kind))).collect())
     }
 
     /// Ids of runs that have ended before a time, some of them.

@@ -60,6 +60,20 @@ async fn recorded(engine: &Engine, kind: &str) -> Result<Option<Recorded>> {
     }))
 }
 
+/// Learns which types there are, also those that other processes execute: their entries go where the record says.
+pub(crate) async fn learn(engine: &Engine) -> Result<()> {
+    const TYPES: &str = "SELECT type, shards, previous, legacy FROM isles.run_types";
+    let count = |value: &Value| int(value).and_then(|count| u32::try_from(count).ok());
+    for row in engine.lines.one(TYPES, Vec::new()).await?.rows {
+        let (Some(kind), Some(shards)) = (row.first().and_then(text), row.get(1).and_then(count)) else { continue };
+        let legacy = matches!(row.get(3), Some(Value::Bool(true)));
+        if let Ok(spread) = Spread::new(shards, row.get(2).and_then(count), legacy) {
+            engine.learned(kind.to_owned(), spread);
+        }
+    }
+    Ok(())
+}
+
 /// Checks a registration against what is recorded, and records it.
 pub(crate) async fn record(engine: &Engine, definition: &Definition) -> Result<()> {
     let (kind, spread) = (definition.kind.as_str(), definition.spread);

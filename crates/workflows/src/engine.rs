@@ -84,8 +84,8 @@ pub(crate) struct Engine {
     /// Tells the lives of processes apart.
     pub(crate) executor: String,
     types: Mutex<BTreeMap<String, Arc<Definition>>>,
-    /// Types of the record, how each is spread. Runs of those that are not registered here are listed and managed, too.
-    recorded: Mutex<BTreeMap<String, Spread>>,
+    /// How the entries of each type are spread, by the record: several processes go by one, whatever each has registered.
+    spreads: Mutex<BTreeMap<String, Spread>>,
     /// Runs that are executed here.
     pub(crate) taken: Mutex<BTreeSet<String>>,
     ready: Mutex<VecDeque<String>>,
@@ -169,22 +169,19 @@ impl Engine {
         lock(&self.types).values().filter(|one| !one.is_remote()).map(|one| one.kind.clone()).collect()
     }
 
-    /// How the entries of a type are spread: as it is registered here, or as the record says.
-    pub(crate) fn spread(&self, kind: &str) -> Option<Spread> {
-        let registered = self.definition(kind).ok().map(|definition| definition.spread);
-        registered.or_else(|| lock(&self.recorded).get(kind).copied())
+    /// How the entries of a type are spread, by the record.
+    pub(crate) fn spread(&self, kind: &str) -> Result<Spread> {
+        lock(&self.spreads).get(kind).copied().ok_or_else(|| WorkflowError::unknown_type(kind))
     }
 
     /// All types that there are, with how they are spread.
     pub(crate) fn spreads(&self) -> BTreeMap<String, Spread> {
-        let mut all = lock(&self.recorded).clone();
-        all.extend(self.definitions().iter().map(|one| (one.kind.clone(), one.spread)));
-        all
+        lock(&self.spreads).clone()
     }
 
-    /// Takes over what the record says of types.
-    pub(crate) fn learned(&self, kind: String, spread: Spread) {
-        lock(&self.recorded).insert(kind, spread);
+    /// Takes over what the record says of a type.
+    pub(crate) fn learned(&self, kind: &str, spread: Spread) {
+        lock(&self.spreads).insert(kind.into(), spread);
     }
 
     pub(crate) async fn create(
@@ -324,7 +321,7 @@ impl Workflows {
             lines,
             options,
             types: Mutex::default(),
-            recorded: Mutex::default(),
+            spreads: Mutex::default(),
             taken: Mutex::default(),
             ready: Mutex::default(),
             news: Arc::default(),
@@ -383,13 +380,14 @@ impl Workflows {
 
     pub(crate) async fn adopt(&self, definition: Arc<Definition>) -> Result<()> {
         crate::index::resize::record(&self.engine, &definition).await?;
+        self.engine.learned(&definition.kind, definition.spread);
         lock(&self.engine.types).insert(definition.kind.clone(), definition);
         Ok(())
     }
 
     fn key(&self, kind: &str, id: &str) -> Result<RunKey> {
         // A type that nobody knows is not asked of any shard.
-        self.engine.spread(kind).ok_or_else(|| WorkflowError::unknown_type(kind))?;
+        self.engine.spread(kind)?;
         RunKey::new(kind, id).map_err(bad_name)
     }
 

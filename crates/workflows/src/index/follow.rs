@@ -188,6 +188,8 @@ async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Re
             last.insert(key, indexed);
         }
     }
+    // Another process may have registered a type since, or another count.
+    super::resize::learn(engine).await?;
     put(engine, last.into_values()).await?;
     // Not before the entries are there: what is read again loses by its version, what is not read is lost.
     shard.advance(&stream()?, page.through).await.map_err(|error| unavailable(&error))?;
@@ -196,16 +198,10 @@ async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Re
 
 /// Writes entries to their homes, and takes older copies out of the other places where they may be.
 pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Indexed>) -> Result<u64> {
-    let entries: Vec<Indexed> = entries.into_iter().collect();
-    if entries.iter().any(|entry| engine.spread(&entry.kind).is_none()) {
-        // Another process has registered the type since.
-        super::resize::learn(engine).await?;
-    }
     let mut homes: BTreeMap<String, Vec<Said>> = BTreeMap::new();
     let mut copies: Vec<Said> = Vec::new();
     for entry in entries {
-        // A type is recorded before it has runs: one that is not has been taken out of the record by hand.
-        let Some(spread) = engine.spread(&entry.kind) else { continue };
+        let spread = engine.spread(&entry.kind)?;
         let places = spread.places(&entry.kind, &entry.id);
         let Some((home, others)) = places.split_first() else { continue };
         for other in others {
@@ -248,6 +244,7 @@ pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Index
 /// Compares the index with all runs, and puts right what differs. Returns how many entries were written.
 pub(crate) async fn mend(engine: &Engine) -> Result<u64> {
     let (mut after, mut written) = (String::new(), 0);
+    super::resize::learn(engine).await?;
     loop {
         let page = runs_after(&engine.lines, &after).await?;
         let Some((last, _)) = page.last() else { return Ok(written) };

@@ -192,10 +192,7 @@ impl Workflows {
     /// Index shards, with their types.
     fn index_shards(&self, kind: Option<&str>) -> Result<Vec<(String, String)>> {
         let spreads = match kind {
-            Some(kind) => {
-                let spread = self.engine.spread(kind).ok_or_else(|| WorkflowError::unknown_type(kind))?;
-                [(kind.to_owned(), spread)].into()
-            }
+            Some(kind) => [(kind.to_owned(), self.engine.spread(kind)?)].into(),
             None => self.engine.spreads(),
         };
         let named = |kind: String, names: Vec<String>| names.into_iter().map(move |name| (kind.clone(), name));
@@ -246,7 +243,7 @@ impl Engine {
         // By the place that may know better: ids, and where they were found in which version.
         let mut questions: BTreeMap<String, BTreeMap<String, Vec<(String, i64)>>> = BTreeMap::new();
         for entry in parts.iter().flat_map(|part| &part.entries) {
-            let Some(spread) = self.spread(&entry.kind).filter(|spread| !spread.is_settled()) else { continue };
+            let Some(spread) = self.spread(&entry.kind).ok().filter(|spread| !spread.is_settled()) else { continue };
             for other in spread.places(&entry.kind, &entry.id).into_iter().filter(|place| *place != entry.place) {
                 let found = (entry.place.clone(), entry.version);
                 questions.entry(other).or_default().entry(entry.id.clone()).or_default().push(found);

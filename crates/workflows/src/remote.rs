@@ -8,12 +8,11 @@
 use crate::engine::Workflows;
 use crate::error::{Code, Result, WorkflowError, bad_name};
 use crate::lease::{Halt, Lease, Seen, With, claim};
-use crate::lines::{int, params, text};
 use crate::runs::{MAX_RESULT_BYTES, Run, RunEvent, Step, Update};
+use crate::worker::due;
 use isles_kernel::runs::journal::{MAX_ENTRIES, Place};
 use isles_kernel::runs::names::{RunKey, check_name};
 use isles_kernel::runs::status::{Control, Status};
-use isles_kernel::value::Value;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
@@ -31,9 +30,6 @@ const DEFAULT_LEASE_MS: u64 = 30_000;
 const MAX_PENDING: usize = 1_000;
 /// How often a poll that waits looks by itself.
 const LOOK: Duration = Duration::from_millis(500);
-
-const DUE: &str = "SELECT run, due_at FROM isles.runs WHERE due_at IS NOT NULL AND due_at <= $1 AND type = ANY($2) \
-    ORDER BY due_at LIMIT $3";
 
 /// Asks for runs that are due.
 #[derive(Debug, Clone, Deserialize)]
@@ -261,15 +257,10 @@ impl Workflows {
 
     async fn claim_for(&self, poll: &Poll, max: usize, lease: Duration) -> Result<Vec<Json>> {
         let lines = &self.engine.lines;
-        let kinds = Value::Array(poll.types.iter().cloned().map(Value::Text).collect());
-        let mut params = params![lines.now()];
-        params.extend([kinds, Value::Int(max as i64)]);
-        let due = lines.one(DUE, params).await?;
         let mut tasks = Vec::new();
-        for row in &due.rows {
-            let (Some(run), Some(_)) = (row.first().and_then(text), row.get(1).and_then(int)) else { continue };
+        for (_, run) in due(lines, &poll.types, lines.now() + 1, max as i64).await? {
             let executor = format!("worker:{}", poll.worker);
-            let Some(claimed) = claim(lines, run, &executor, lease, self.engine.options.planted).await? else {
+            let Some(claimed) = claim(lines, &run, &executor, lease, self.engine.options.planted).await? else {
                 continue;
             };
             tasks.push(task_of(&claimed.lease, &claimed.run).await?);

@@ -66,6 +66,7 @@ mod harness;
 mod index;
 mod lifecycle;
 mod manage;
+mod timers;
 mod world;
 
 /// Runs tests over two SQLite files, and over two PostgreSQL databases. One that is not listed is never run, and the
@@ -118,6 +119,8 @@ on_both_engines! {
     manage::runs_are_restarted_and_deleted,
     manage::a22_runs_are_kept_for_as_long_as_was_said,
     manage::the_timeline_has_sleeps_and_waits_in_order,
+    timers::many_timers_fire_once_and_none_early,
+    timers::due_runs_are_found_by_an_index,
     index::index_shards_are_those_of_the_design,
     index::a14_a16_pages_are_newest_first_and_complete,
     index::a20_one_id_in_two_types_is_two_runs,

@@ -41,6 +41,10 @@ const KEEP_DELETED_MS: i64 = 24 * 3_600_000;
 /// Runs that are taken over at the same time: they share the flushes of their shards.
 const TAKEN_AT_ONCE: usize = 64;
 
+/// Transactions of steps at the same time. Each holds a connection to every shard that it has come to; as many as a shard
+/// has connections would wait for each other.
+const TRANSACTIONS: usize = 8;
+
 /// A bug to have, for tests that show that the harness finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
@@ -95,6 +99,7 @@ pub(crate) struct Engine {
     /// Something was written that the index may have to know.
     pub(crate) written: Arc<Notify>,
     permits: Arc<Semaphore>,
+    pub(crate) transactions: Semaphore,
     waiting: Mutex<BTreeMap<String, Arc<Notify>>>,
     live: Mutex<BTreeMap<String, broadcast::Sender<Update>>>,
     closed: AtomicBool,
@@ -317,6 +322,7 @@ impl Workflows {
         tables::make(&lines).await?;
         let engine = Arc::new(Engine {
             permits: Arc::new(Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS))),
+            transactions: Semaphore::new(TRANSACTIONS),
             executor: format!("isles:{:016x}", env.random()),
             lines,
             options,

@@ -15,9 +15,10 @@
 
 use crate::engine::Planted;
 use crate::error::{Result, WorkflowError};
-use crate::lines::{GUARD, Lines, Said, UNIQUE, int, params, say, text};
+use crate::lines::{GUARD, Lines, Said, UNIQUE, int, may_repeat, params, say, text};
 use crate::runs::{Run, RunEvent, Step, run_columns};
 use isles_cluster::session::Session;
+use isles_kernel::error::SqlError;
 use isles_kernel::runs::journal::State;
 use isles_kernel::runs::names::RunKey;
 use isles_kernel::runs::status::{Control, Status};
@@ -67,10 +68,18 @@ pub enum Halt {
     Lost,
     /// Somebody wants it paused or terminated.
     Asked(Control),
-    /// Something came while it was about to rest: it begins again, with what came.
+    /// Something came while it was about to rest, or a transaction met another one, and nothing has happened: it begins
+    /// again, with what there is.
     Again,
     /// The database does not answer. Whoever claims the run next goes on.
     Trouble(WorkflowError),
+}
+
+impl Halt {
+    /// What an error of a transaction leads to.
+    pub(crate) fn unless_repeated(error: SqlError) -> Halt {
+        if may_repeat(&error) { Halt::Again } else { Halt::Trouble(WorkflowError::of_sql(error)) }
+    }
 }
 
 impl From<WorkflowError> for Halt {
@@ -203,7 +212,7 @@ impl Lease {
         for (at, (sql, params)) in [self.hold(update_seq).await?, self.note_of(step)].into_iter().enumerate() {
             let reply = say(session, sql, params).await.map_err(|error| match error.sqlstate {
                 GUARD => Halt::Lost,
-                _ => Halt::Trouble(WorkflowError::of_sql(error)),
+                _ => Halt::unless_repeated(error),
             })?;
             match at {
                 0 => seen = read_seen(&reply.rows).ok_or(Halt::Lost)?,

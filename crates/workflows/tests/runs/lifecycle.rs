@@ -626,3 +626,34 @@ pub(crate) async fn a25_what_comes_together_is_executed_once(db: Db) {
         }
     }
 }
+
+/// A transaction that meets another one where it is committed is done again at once, and not when the lease of its run has
+/// ended, which is in an hour here.
+pub(crate) async fn transactions_that_meet_are_done_again(db: Db) {
+    const RUNS: usize = 100;
+    let mut client = db.client();
+    client.run("CREATE TABLE counters (id text PRIMARY KEY, n bigint NOT NULL)").await;
+    let code = |ctx: Context, _: Json| async move {
+        let id = ctx.id().to_owned();
+        ctx.step("before", || async { Ok(1) }).await?;
+        ctx.transact("count", move |session| {
+            async move {
+                let sql = "INSERT INTO counters VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET n = counters.n + 1";
+                session.run_text(sql, vec![Value::Text(id)]).await?;
+                Ok(json!("counted"))
+            }
+            .boxed()
+        })
+        .await
+    };
+    let mut registry = Registry::new();
+    registry.register("count", code, Options { retry: fast(1_000, Backoff::Fixed), ..Options::default() }).unwrap();
+    let workflows = open_with(&db, registry, EngineOptions { lease: Duration::from_secs(3_600), ..options() }).await;
+    let ids: Vec<String> = (0..RUNS).map(|n| format!("run {n}")).collect();
+    let created = ids.iter().map(|id| workflows.create("count", id, &Json::Null));
+    assert!(futures::future::join_all(created).await.iter().all(Result::is_ok));
+    for id in &ids {
+        assert_eq!(result(&workflows, "count", id).await.unwrap(), json!("counted"));
+    }
+    assert_eq!(client.run("SELECT count(*), min(n), max(n) FROM counters").await, [format!("{RUNS}|1|1")]);
+}

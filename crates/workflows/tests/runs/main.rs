@@ -112,6 +112,7 @@ on_both_engines! {
     lifecycle::effects_in_the_database_commit_with_their_step,
     lifecycle::a_crash_between_steps_repeats_none,
     lifecycle::a25_what_comes_together_is_executed_once,
+    lifecycle::transactions_that_meet_are_done_again,
     manage::a23_terminal_is_terminal,
     manage::a29_creating_twice_is_creating_once,
     manage::a13_a35_a36_bad_input_is_told_and_harms_nothing,

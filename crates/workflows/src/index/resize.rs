@@ -5,10 +5,10 @@
 //! that earlier systems have left under other names; then it is recorded that the previous count may be forgotten. Until
 //! then a registration that forgets it is refused, because runs would vanish from lists.
 
-use super::follow::{Indexed, put};
+use super::follow::{Indexed, drop_copy, put, say_all};
 use crate::engine::{Engine, Workflows};
 use crate::error::{Code, Result, WorkflowError};
-use crate::lines::{int, params, text};
+use crate::lines::{Said, int, params, text};
 use crate::registry::{Definition, Options};
 use isles_kernel::runs::places::Spread;
 use isles_kernel::value::Value;
@@ -152,13 +152,12 @@ impl Workflows {
             let entries = reply.rows.iter().filter_map(|row| read(row));
             let away: Vec<Indexed> = entries.filter(|entry| spread.home(&entry.kind, &entry.id) != name).collect();
             resized.moved += away.len() as u64;
-            // A later version that is at home already stays; the copy here goes either way.
-            let copies: Vec<(String, i64)> = away.iter().map(|entry| (entry.id.clone(), entry.version)).collect();
+            // A later version that is at home already stays; the copy here goes either way, also if nobody would look for
+            // it here.
+            let strays = away.iter().filter(|entry| !spread.places(&entry.kind, &entry.id).iter().any(|at| at == name));
+            let strays: Vec<Said> = strays.map(|entry| drop_copy(name, entry)).collect();
             put(&self.engine, away).await?;
-            for (id, version) in copies {
-                const GONE: &str = "DELETE FROM isles.run_index WHERE index_shard = $1 AND id = $2 AND version <= $3";
-                self.engine.lines.one(GONE, params![name, id, version]).await?;
-            }
+            say_all(&self.engine.lines, [(name.to_owned(), strays)].into()).await?;
         }
     }
 

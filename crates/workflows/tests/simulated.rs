@@ -462,7 +462,7 @@ fn runs_do_everything_once_under_faults() {
     }
 }
 
-/// I-69, planted bug 14: a timer that is gone before its effect breaks a history. Planted bug 15: so does an executor that
+/// I-69, planted bugs 14 and 15: a timer that is gone before its effect breaks a history, and so does an executor that
 /// wakes late and is not fenced.
 #[test]
 fn planted_bugs_of_runs_are_found() {

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask ci`, `tidy`, `bench`, `fuzz`, `sim` and `logins`.
+//! The project's own commands: `cargo xtask ci`, `tidy`, `bench`, `fuzz`, `sim`, `logins` and `runs`.
 //!
 //! In reading order:
 //!   * `tidy`  what a compiler does not check: documents that are true, crates in their order, nothing left behind
@@ -80,6 +80,15 @@ enum Command {
         #[arg(long)]
         engine: Option<Engine>,
     },
+    /// Kills a process in the middle of many runs of workflows, and lets many timers fire; more of both than CI does
+    Runs {
+        /// Runs that must all end, and none twice
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        runs: u64,
+        /// Timers that must all fire, and none early, on each engine
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        timers: u64,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -131,6 +140,7 @@ fn main() -> ExitCode {
         Command::Sim { sweep: true, .. } => sweep().run(&root),
         Command::Sim { seed, seeds, .. } => sim(seed, seeds).run(&root),
         Command::Logins { flows, engine } => logins(flows, engine).run(&root),
+        Command::Runs { runs, timers } => many_runs(runs, timers).iter().all(|step| step.run(&root)),
     };
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -175,6 +185,15 @@ fn logins(flows: u64, engine: Option<Engine>) -> Step {
     };
     let args = ["test", "--release", "-p", "isles-stores", "--test", "stores", filter, "--", "--nocapture"];
     Step::cargo("logins", &args).env("ISLES_LOGIN_FLOWS", flows)
+}
+
+fn many_runs(runs: u64, timers: u64) -> [Step; 2] {
+    let killed = ["test", "--release", "-p", "isles-workflows", "--test", "killed"];
+    let fired = ["test", "--release", "-p", "isles-workflows", "--test", "runs", "many_timers", "--", "--nocapture"];
+    [
+        Step::cargo("killed runs", &killed).env("ISLES_TEST_RUNS", runs),
+        Step::cargo("timers", &fired).env("ISLES_TEST_TIMERS", timers),
+    ]
 }
 
 /// The comparison is a test binary of the server.

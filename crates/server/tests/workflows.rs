@@ -209,9 +209,76 @@ async fn a38_everything_asks_for_a_login_and_bad_requests_have_codes() {
         let (seen, answer) = world.ask(method, path, &body);
         assert_eq!((seen, answer["error"]["code"].as_str()), (status, Some(code)), "{method} {path}: {answer}");
     }
+    // Bodies that cannot be read, or are too large, have codes as well.
+    let who = format!("isles:{}", world.password);
+    let large = format!("{{\"payload\": \"{}\"}}", "x".repeat(2 << 20));
+    for (path, body, status, code) in [
+        ("/workflows/job", "no json", 400, "VALIDATION_ERROR"),
+        ("/workflows/job", "{\"color\": 1}", 400, "VALIDATION_ERROR"),
+        ("/workflows/job", "{\"id\": 7}", 400, "VALIDATION_ERROR"),
+        ("/workflows/job", "{\"id\": \"__index:job:0\"}", 400, "VALIDATION_ERROR"),
+        ("/workflows/job", "{\"attributes\": 7}", 400, "VALIDATION_ERROR"),
+        ("/workflows/job", &large, 413, "RESULT_TOO_LARGE"),
+        ("/workflows/job/x/events", "{}", 400, "VALIDATION_ERROR"),
+        ("/workflows/_tasks/step", "{}", 400, "VALIDATION_ERROR"),
+        ("/workflows/_tasks/poll", "[", 400, "VALIDATION_ERROR"),
+    ] {
+        let (seen, answer) = world.send("POST", path, Some(&who), "", body);
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|fault| panic!("{path}: {fault}: {answer}"));
+        assert_eq!((seen, answer["error"]["code"].as_str()), (status, Some(code)), "{path}: {answer}");
+    }
     assert_eq!(world.get("/workflows/job/x/wait?timeout=10ms").0, 202);
     assert_eq!(world.ask("POST", "/workflows/job/x/pause", &Value::Null).1["status"], json!("paused"));
     assert_eq!(world.runs(&["resume", "job", "x"])["status"], json!("running"));
     assert_eq!(world.runs(&["terminate", "job", "x"])["control"], json!("terminate"));
     assert_eq!(world.runs(&["get", "job", "missing"])["error"]["code"], json!("42704"));
+}
+
+/// A worker that does what cannot be is told so, with a code and a status, and the run goes on as if nothing had been.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_of_workers_are_told_and_harm_no_run() {
+    let world = World::start().await;
+    world.ask("PUT", "/workflows/_types/job", &json!({ "events": ["go"] }));
+    world.ask("POST", "/workflows/job", &json!({ "id": "x" }));
+    let (_, polled) = world.ask("POST", "/workflows/_tasks/poll", &json!({ "types": ["job"], "worker": "w" }));
+    let task = |more: &[(&str, Value)]| {
+        let mut task = json!({ "type": "job", "id": "x", "attempt": 1 });
+        task["token"] = polled["tasks"][0]["token"].clone();
+        more.iter().for_each(|(name, value)| task[*name] = value.clone());
+        task
+    };
+    let step = |ordinal: u64, name: &str, kind: &str, result: Value| {
+        let status = "completed";
+        json!({ "ordinal": ordinal, "name": name, "type": kind, "status": status, "result": result, "startedAt": 1 })
+    };
+    let (status, told) =
+        world.ask("POST", "/workflows/_tasks/step", &task(&[("step", step(0, "one", "do", json!(1)))]));
+    assert_eq!((status, &told["control"]), (200, &json!(null)), "{told}");
+    let large = json!("x".repeat((8 << 20) + 1));
+    for (action, more, status, code) in [
+        ("step", ("step", step(1, "one", "do", json!(2))), 400, "VALIDATION_ERROR"),
+        ("step", ("step", step(0, "other", "do", json!(2))), 500, "NON_DETERMINISM"),
+        ("step", ("step", step(0, "one", "sleep", json!(2))), 500, "NON_DETERMINISM"),
+        ("step", ("step", step(1, "two", "dance", json!(2))), 400, "VALIDATION_ERROR"),
+        ("step", ("step", step(1, "", "do", json!(2))), 400, "VALIDATION_ERROR"),
+        ("step", ("step", step(100_000, "two", "do", json!(2))), 400, "VALIDATION_ERROR"),
+        ("step", ("step", step(1, "two", "do", large.clone())), 413, "RESULT_TOO_LARGE"),
+        ("finish", ("result", large), 413, "RESULT_TOO_LARGE"),
+        ("suspend", ("status", json!("completed")), 400, "VALIDATION_ERROR"),
+        ("obey", ("leaseMs", json!(5_000)), 400, "VALIDATION_ERROR"),
+        ("heartbeat", ("leaseMs", json!(1)), 400, "VALIDATION_ERROR"),
+        ("heartbeat", ("token", json!(0)), 409, "LEASE_LOST"),
+        ("dance", ("leaseMs", json!(5_000)), 404, "RESOURCE_NOT_FOUND"),
+    ] {
+        let (seen, answer) =
+            world.ask("POST", &format!("/workflows/_tasks/{action}"), &task(&[more, ("eventSeq", json!(0))]));
+        assert_eq!((seen, answer["error"]["code"].as_str()), (status, Some(code)), "{action}: {answer}");
+    }
+    // The same again is no mistake: an answer may have been lost.
+    let again = world.ask("POST", "/workflows/_tasks/step", &task(&[("step", step(0, "one", "do", json!(1)))]));
+    assert_eq!(again.0, 200, "{}", again.1);
+    let (status, ended) = world.ask("POST", "/workflows/_tasks/finish", &task(&[("result", json!("fine"))]));
+    assert_eq!((status, &ended["status"]), (200, &json!("completed")), "{ended}");
+    let (_, run) = world.get("/workflows/job/x");
+    assert_eq!((&run["result"], run["steps"].as_array().unwrap().len()), (&json!("fine"), 1), "{run}");
 }

@@ -39,6 +39,8 @@ use std::time::Duration;
 const MAX_HISTORY: usize = 20;
 /// The longest sleep: a thousand years, so that no time overflows.
 const MAX_SLEEP_MS: i64 = 1_000 * 366 * 24 * 3_600_000;
+/// The longest wait before code begins again whose transaction met another one: some commits of a shard.
+const CONFLICT_MS: u64 = 20;
 /// A run that waits for another one looks by itself, should nobody tell it.
 const CHILD_LOOK_MS: i64 = 5_000;
 
@@ -181,6 +183,15 @@ impl Shared {
     async fn halt(&self, halt: Halt) -> ! {
         lock(&self.state).halt.get_or_insert(halt);
         std::future::pending().await
+    }
+
+    /// Ends the execution of code whose transaction did not commit. Those that met come back one after the other.
+    async fn conflict(&self, halt: Halt) -> ! {
+        if halt == Halt::Again {
+            let env = self.lease.lines.env();
+            env.sleep(Duration::from_millis(env.random() % CONFLICT_MS)).await;
+        }
+        self.halt(halt).await
     }
 
     async fn fail(&self, error: WorkflowError) -> ! {
@@ -360,6 +371,7 @@ impl Context {
                 Begun::Attempt(step, retry) => (step, retry),
             };
             let active = Active::new(&shared);
+            let place = shared.engine.transactions.acquire().await;
             let mut session = match shared.lease.lines.session() {
                 Ok(session) => session,
                 Err(error) => shared.halt(Halt::Trouble(WorkflowError::of_sql(error))).await,
@@ -374,6 +386,7 @@ impl Context {
             if step.error.is_some() || !is_final(&step) {
                 session.fail();
                 let _ = end(&mut session).await;
+                drop(place);
                 if !is_final(&step) {
                     drop(active);
                     shared.block(step).await;
@@ -387,13 +400,17 @@ impl Context {
                 Err(halt) => {
                     session.fail();
                     let _ = end(&mut session).await;
-                    shared.halt(halt).await
+                    drop(place);
+                    shared.conflict(halt).await
                 }
             };
             if let Err(error) = end(&mut session).await {
-                // It may have happened. Whoever executes the run next reads whether it has.
-                shared.halt(Halt::Trouble(WorkflowError::of_sql(error))).await;
+                // It may have happened, if the error does not say otherwise. Whoever executes the run next reads whether
+                // it has.
+                drop(place);
+                shared.conflict(Halt::unless_repeated(error)).await;
             }
+            drop(place);
             shared.is_noted(step, seen);
             result
         }

@@ -41,11 +41,17 @@ const KEEP_DELETED_MS: i64 = 24 * 3_600_000;
 /// Runs that are taken over at the same time: they share the flushes of their shards.
 const TAKEN_AT_ONCE: usize = 64;
 
+/// Transactions of steps at the same time. Each holds a connection to every shard that it has come to; as many as a shard
+/// has connections would wait for each other.
+const TRANSACTIONS: usize = 8;
+
 /// A bug to have, for tests that show that the harness finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
     /// A timer is gone before what it stands for is done.
     TimerDeletedBeforeEffect,
+    /// An executor that wakes late writes as if the run were still its own.
+    LateExecutorNotFenced,
 }
 
 /// How an engine works.
@@ -82,6 +88,8 @@ pub(crate) struct Engine {
     /// Tells the lives of processes apart.
     pub(crate) executor: String,
     types: Mutex<BTreeMap<String, Arc<Definition>>>,
+    /// How the entries of each type are spread, by the record: several processes go by one, whatever each has registered.
+    spreads: Mutex<BTreeMap<String, Spread>>,
     /// Runs that are executed here.
     pub(crate) taken: Mutex<BTreeSet<String>>,
     ready: Mutex<VecDeque<String>>,
@@ -91,6 +99,7 @@ pub(crate) struct Engine {
     /// Something was written that the index may have to know.
     pub(crate) written: Arc<Notify>,
     permits: Arc<Semaphore>,
+    pub(crate) transactions: Semaphore,
     waiting: Mutex<BTreeMap<String, Arc<Notify>>>,
     live: Mutex<BTreeMap<String, broadcast::Sender<Update>>>,
     closed: AtomicBool,
@@ -165,12 +174,19 @@ impl Engine {
         lock(&self.types).values().filter(|one| !one.is_remote()).map(|one| one.kind.clone()).collect()
     }
 
-    /// How the entries of a type are spread; of one that nobody has registered, over one index shard.
-    pub(crate) fn spread(&self, kind: &str) -> Option<Spread> {
-        match self.definition(kind) {
-            Ok(definition) => Some(definition.spread),
-            Err(_) => Spread::new(1, None, false).ok(),
-        }
+    /// How the entries of a type are spread, by the record.
+    pub(crate) fn spread(&self, kind: &str) -> Result<Spread> {
+        lock(&self.spreads).get(kind).copied().ok_or_else(|| WorkflowError::unknown_type(kind))
+    }
+
+    /// All types that there are, with how they are spread.
+    pub(crate) fn spreads(&self) -> BTreeMap<String, Spread> {
+        lock(&self.spreads).clone()
+    }
+
+    /// Takes over what the record says of a type.
+    pub(crate) fn learned(&self, kind: &str, spread: Spread) {
+        lock(&self.spreads).insert(kind.into(), spread);
     }
 
     pub(crate) async fn create(
@@ -228,6 +244,7 @@ impl Engine {
             token: run.executor_token,
             attempt: run.attempt,
             length: self.options.lease,
+            planted: self.options.planted,
         };
         // A run that was claimed in between is somebody else's; its first write will say so.
         Ok((Claimed { lease, run: Run { input, ..run } }, Journal::Empty))
@@ -305,10 +322,12 @@ impl Workflows {
         tables::make(&lines).await?;
         let engine = Arc::new(Engine {
             permits: Arc::new(Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS))),
+            transactions: Semaphore::new(TRANSACTIONS),
             executor: format!("isles:{:016x}", env.random()),
             lines,
             options,
             types: Mutex::default(),
+            spreads: Mutex::default(),
             taken: Mutex::default(),
             ready: Mutex::default(),
             news: Arc::default(),
@@ -324,6 +343,7 @@ impl Workflows {
             workflows.adopt(definition).await?;
         }
         workflows.adopt_remote().await?;
+        crate::index::resize::learn(&engine).await?;
         let mut followed = follow::Followed::new();
         follow::follow_all(&engine, &mut followed).await;
         let open = crate::procedures::Open(Arc::downgrade(&engine));
@@ -366,13 +386,14 @@ impl Workflows {
 
     pub(crate) async fn adopt(&self, definition: Arc<Definition>) -> Result<()> {
         crate::index::resize::record(&self.engine, &definition).await?;
+        self.engine.learned(&definition.kind, definition.spread);
         lock(&self.engine.types).insert(definition.kind.clone(), definition);
         Ok(())
     }
 
     fn key(&self, kind: &str, id: &str) -> Result<RunKey> {
         // A type that nobody knows is not asked of any shard.
-        self.engine.definition(kind)?;
+        self.engine.spread(kind)?;
         RunKey::new(kind, id).map_err(bad_name)
     }
 
@@ -523,7 +544,11 @@ impl Workflows {
 
     /// The types that there are, and whether workers of other languages execute them.
     pub fn types(&self) -> Vec<(String, bool)> {
-        self.engine.definitions().iter().map(|one| (one.kind.clone(), one.is_remote())).collect()
+        let shown = |kind: String| {
+            let is_remote = self.engine.definition(&kind).is_ok_and(|one| one.is_remote());
+            (kind, is_remote)
+        };
+        self.engine.spreads().into_keys().map(shown).collect()
     }
 
     /// Executes nothing more. Runs that were being executed go on when workflows are opened again.

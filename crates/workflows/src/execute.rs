@@ -89,16 +89,7 @@ async fn once(
     match Arc::try_unwrap(shared) {
         Ok(shared) => (left, shared.lease),
         // A task that the code has started keeps it: there is nothing more to do with this lease.
-        Err(shared) => {
-            let lease = Lease {
-                lines: shared.lease.lines.clone(),
-                key: shared.lease.key.clone(),
-                token: shared.lease.token,
-                attempt: shared.lease.attempt,
-                length: shared.lease.length,
-            };
-            (left, lease)
-        }
+        Err(shared) => (left, shared.lease.clone()),
     }
 }
 

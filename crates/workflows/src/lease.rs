@@ -4,6 +4,10 @@
 //! another one, the shard refuses all of it. An executor that was stopped for a while and comes back finds out so, and
 //! lets go; nothing that it did late is there.
 //!
+//! The token is the fence, and the only one. An entry that is final stays as it is, and an update's number is given once,
+//! but neither keeps a late executor from resting or ending the run, with results of its own that the journal does not
+//! have.
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-47  the guard is in the request of each write
 //!   * I-48  an entry that is final is not written again
@@ -11,9 +15,10 @@
 
 use crate::engine::Planted;
 use crate::error::{Result, WorkflowError};
-use crate::lines::{GUARD, Lines, Said, UNIQUE, int, params, say, text};
+use crate::lines::{GUARD, Lines, Said, UNIQUE, int, may_repeat, params, say, text};
 use crate::runs::{Run, RunEvent, Step, run_columns};
 use isles_cluster::session::Session;
+use isles_kernel::error::SqlError;
 use isles_kernel::runs::journal::State;
 use isles_kernel::runs::names::RunKey;
 use isles_kernel::runs::status::{Control, Status};
@@ -63,10 +68,18 @@ pub enum Halt {
     Lost,
     /// Somebody wants it paused or terminated.
     Asked(Control),
-    /// Something came while it was about to rest: it begins again, with what came.
+    /// Something came while it was about to rest, or a transaction met another one, and nothing has happened: it begins
+    /// again, with what there is.
     Again,
     /// The database does not answer. Whoever claims the run next goes on.
     Trouble(WorkflowError),
+}
+
+impl Halt {
+    /// What an error of a transaction leads to.
+    pub(crate) fn unless_repeated(error: SqlError) -> Halt {
+        if may_repeat(&error) { Halt::Again } else { Halt::Trouble(WorkflowError::of_sql(error)) }
+    }
 }
 
 impl From<WorkflowError> for Halt {
@@ -93,6 +106,7 @@ pub(crate) enum With {
 }
 
 /// A run that is claimed.
+#[derive(Clone)]
 pub struct Lease {
     pub(crate) lines: Arc<Lines>,
     pub(crate) key: RunKey,
@@ -100,6 +114,7 @@ pub struct Lease {
     pub(crate) attempt: i64,
     /// For how long it is the executor's own from each write on.
     pub(crate) length: Duration,
+    pub(crate) planted: Option<Planted>,
 }
 
 /// A run that was claimed, and its row.
@@ -129,8 +144,8 @@ pub(crate) async fn claim(
     let reply = lines.one(sql, params![key, executor, now + length.as_millis() as i64, now]).await?;
     let Some(row) = reply.rows.first() else { return Ok(None) };
     let run = Run::read(row)?;
-    let lease =
-        Lease { lines: lines.clone(), key: run.key()?, token: run.executor_token, attempt: run.attempt, length };
+    let (key, token, attempt) = (run.key()?, run.executor_token, run.attempt);
+    let lease = Lease { lines: lines.clone(), key, token, attempt, length, planted };
     Ok(Some(Claimed { lease, run }))
 }
 
@@ -139,8 +154,17 @@ impl Lease {
         self.lines.now() + self.length.as_millis() as i64
     }
 
-    fn hold(&self, update_seq: i64) -> Said {
-        (HOLD, params![self.key.as_str(), self.token, self.until(), update_seq])
+    /// The token that a write carries: that of the claim, whoever has claimed the run since.
+    async fn token(&self) -> Result<i64> {
+        if self.planted != Some(Planted::LateExecutorNotFenced) {
+            return Ok(self.token);
+        }
+        let present = self.lines.one(LOOK, params![self.key.as_str()]).await?;
+        Ok(present.int(0, 0).unwrap_or(self.token))
+    }
+
+    async fn hold(&self, update_seq: i64) -> Result<Said> {
+        Ok((HOLD, params![self.key.as_str(), self.token().await?, self.until(), update_seq]))
     }
 
     fn note_of(&self, step: &Step) -> Said {
@@ -166,7 +190,7 @@ impl Lease {
 
     /// Notes an entry. `update_seq`: how many updates the run has told, with this.
     pub(crate) async fn note(&self, step: &Step, with: With, update_seq: i64) -> std::result::Result<Seen, Halt> {
-        let mut all = vec![self.hold(update_seq), self.note_of(step)];
+        let mut all = vec![self.hold(update_seq).await?, self.note_of(step)];
         match with {
             With::Nothing => {}
             With::Event(seq) => all.push((CONSUME, params![self.key.as_str(), seq, step.name.as_str()])),
@@ -185,10 +209,10 @@ impl Lease {
         update_seq: i64,
     ) -> std::result::Result<Seen, Halt> {
         let mut seen = Seen::default();
-        for (at, (sql, params)) in [self.hold(update_seq), self.note_of(step)].into_iter().enumerate() {
+        for (at, (sql, params)) in [self.hold(update_seq).await?, self.note_of(step)].into_iter().enumerate() {
             let reply = say(session, sql, params).await.map_err(|error| match error.sqlstate {
                 GUARD => Halt::Lost,
-                _ => Halt::Trouble(WorkflowError::of_sql(error)),
+                _ => Halt::unless_repeated(error),
             })?;
             match at {
                 0 => seen = read_seen(&reply.rows).ok_or(Halt::Lost)?,
@@ -217,7 +241,7 @@ impl Lease {
         pending: &[Step],
     ) -> std::result::Result<(), Halt> {
         let now = self.lines.now();
-        let rest = params![self.key.as_str(), self.token, status.as_str(), now, due_at, seen];
+        let rest = params![self.key.as_str(), self.token().await?, status.as_str(), now, due_at, seen];
         let mut all = vec![(SUSPEND, rest)];
         all.extend(pending.iter().map(|step| self.note_of(step)));
         self.ended(all).await
@@ -229,14 +253,15 @@ impl Lease {
             Ok(result) => (Status::Completed, Some(result.clone()), None),
             Err(error) => (Status::Errored, None, Some(error.stored())),
         };
-        let end = params![self.key.as_str(), self.token, status.as_str(), self.lines.now(), result, error];
+        let token = self.token().await?;
+        let end = params![self.key.as_str(), token, status.as_str(), self.lines.now(), result, error];
         self.ended(vec![(FINISH, end)]).await
     }
 
     /// Does what somebody wants.
     pub(crate) async fn obey(&self, control: Control) -> std::result::Result<Status, Halt> {
         let status = if control == Control::Terminate { Status::Terminated } else { Status::Paused };
-        let params = params![self.key.as_str(), self.token, status.as_str(), self.lines.now()];
+        let params = params![self.key.as_str(), self.token().await?, status.as_str(), self.lines.now()];
         self.ended(vec![(OBEY, params)]).await?;
         Ok(status)
     }
@@ -265,7 +290,7 @@ impl Lease {
 
     /// Says that the executor lives. False: the run is not its own any more.
     pub(crate) async fn renew(&self) -> Result<bool> {
-        let params = params![self.key.as_str(), self.token, self.until()];
+        let params = params![self.key.as_str(), self.token().await?, self.until()];
         Ok(self.lines.one(RENEW, params).await?.affected == 1)
     }
 

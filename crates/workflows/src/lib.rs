@@ -55,6 +55,8 @@ pub use engine::{EngineOptions, Planted, Workflows};
 pub use error::{Code, WorkflowError};
 pub use registry::{Events, OnOverflow, Options, Registry};
 pub use runs::{Create, Run, RunEvent, Step, Update};
+#[doc(hidden)]
+pub use worker::DUE;
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -163,7 +163,7 @@ impl From<Outcome> for Reply {
 }
 
 /// Whether the same may be sent again: nothing has happened.
-fn may_repeat(error: &SqlError) -> bool {
+pub(crate) fn may_repeat(error: &SqlError) -> bool {
     error.moved || matches!(error.sqlstate, "40001" | "40P01" | "55P03")
 }
 

@@ -6,14 +6,14 @@
 //! refused when another one has claimed the run.
 
 use crate::engine::Workflows;
-use crate::error::{Code, Result, WorkflowError, bad_name};
+use crate::error::{Code, Result, WorkflowError, bad_name, mismatch};
 use crate::lease::{Halt, Lease, Seen, With, claim};
 use crate::lines::{int, params, text};
 use crate::runs::{MAX_RESULT_BYTES, Run, RunEvent, Step, Update};
-use isles_kernel::runs::journal::{MAX_ENTRIES, Place};
+use crate::worker::due;
+use isles_kernel::runs::journal::{Asked, MAX_ENTRIES, Mismatch, Place};
 use isles_kernel::runs::names::{RunKey, check_name};
 use isles_kernel::runs::status::{Control, Status};
-use isles_kernel::value::Value;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
@@ -31,9 +31,6 @@ const DEFAULT_LEASE_MS: u64 = 30_000;
 const MAX_PENDING: usize = 1_000;
 /// How often a poll that waits looks by itself.
 const LOOK: Duration = Duration::from_millis(500);
-
-const DUE: &str = "SELECT run, due_at FROM isles.runs WHERE due_at IS NOT NULL AND due_at <= $1 AND type = ANY($2) \
-    ORDER BY due_at LIMIT $3";
 
 /// Asks for runs that are due.
 #[derive(Debug, Clone, Deserialize)]
@@ -199,6 +196,26 @@ fn lease_of(lease_ms: Option<u64>) -> Result<Duration> {
     }
 }
 
+/// Whether a worker may note an entry: what the journal has at its place is the same, and its name is used nowhere else.
+async fn check_fits(lease: &Lease, step: &Step) -> Result<()> {
+    const LIKE_IT: &str = "SELECT ordinal, kind, name FROM isles.run_steps WHERE run = $1 AND attempt = $2 \
+        AND branch = $3 AND (ordinal = $4 OR name = $5)";
+    let (branch, ordinal) = (step.place.branch.as_str(), i64::from(step.place.ordinal));
+    let params = params![lease.key.as_str(), lease.attempt, branch, ordinal, step.name.as_str()];
+    for row in lease.lines.one(LIKE_IT, params).await?.rows {
+        let (place, asked) = (step.place.clone(), Asked { kind: step.kind, name: step.name.clone() });
+        if row.first().and_then(int) != Some(ordinal) {
+            return Err(mismatch(&Mismatch::Duplicate { name: asked.name }));
+        }
+        let kind = row.get(1).and_then(text).and_then(|kind| kind.parse().ok()).unwrap_or(step.kind);
+        let noted = Asked { kind, name: row.get(2).and_then(text).unwrap_or_default().into() };
+        if noted != asked {
+            return Err(mismatch(&Mismatch::NonDeterminism { place, noted, asked }));
+        }
+    }
+    Ok(())
+}
+
 /// All that a worker needs to execute a run.
 async fn task_of(lease: &Lease, run: &Run) -> Result<Json> {
     let steps = lease.lines.steps(&lease.key, lease.attempt).await?;
@@ -229,6 +246,7 @@ impl Workflows {
             token: task.token,
             attempt: task.attempt,
             length: lease_of(task.lease_ms)?,
+            planted: self.engine.options.planted,
         })
     }
 
@@ -260,15 +278,12 @@ impl Workflows {
 
     async fn claim_for(&self, poll: &Poll, max: usize, lease: Duration) -> Result<Vec<Json>> {
         let lines = &self.engine.lines;
-        let kinds = Value::Array(poll.types.iter().cloned().map(Value::Text).collect());
-        let mut params = params![lines.now()];
-        params.extend([kinds, Value::Int(max as i64)]);
-        let due = lines.one(DUE, params).await?;
         let mut tasks = Vec::new();
-        for row in &due.rows {
-            let (Some(run), Some(_)) = (row.first().and_then(text), row.get(1).and_then(int)) else { continue };
+        for (_, run) in due(lines, &poll.types, lines.now() + 1, max as i64).await? {
             let executor = format!("worker:{}", poll.worker);
-            let Some(claimed) = claim(lines, run, &executor, lease, None).await? else { continue };
+            let Some(claimed) = claim(lines, &run, &executor, lease, self.engine.options.planted).await? else {
+                continue;
+            };
             tasks.push(task_of(&claimed.lease, &claimed.run).await?);
         }
         Ok(tasks)
@@ -288,6 +303,7 @@ impl Workflows {
     pub async fn note_step(&self, note: NoteStep) -> Result<Json> {
         let lease = self.lease(&note.task)?;
         let step = note.step.step()?;
+        check_fits(&lease, &step).await?;
         let (with, update_seq) = match (note.event, &note.update) {
             (Some(_), Some(_)) => return Err(WorkflowError::invalid("a step takes an event or tells an update")),
             (Some(seq), None) => (With::Event(seq), note.update_seq),
@@ -325,6 +341,9 @@ impl Workflows {
             return Err(WorkflowError::invalid(format!("at most {MAX_PENDING} steps wait at once")));
         }
         let pending: Vec<Step> = rest.pending.into_iter().map(Noted::step).collect::<Result<_>>()?;
+        for step in &pending {
+            check_fits(&lease, step).await?;
+        }
         match lease.suspend(status, rest.due_at, rest.event_seq, &pending).await {
             Ok(()) => {
                 self.engine.saw_write();

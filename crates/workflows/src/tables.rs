@@ -27,7 +27,7 @@ const STATEMENTS: [&str; 12] = [
         update_seq bigint NOT NULL, recoveries int NOT NULL, attempt int NOT NULL, input text NOT NULL,
         input_hash text NOT NULL, result text, error text, parent text)
         WITH (kind = 'hash', shard_by = 'run', \"group\" = 'runs', buckets = 256)",
-    "CREATE INDEX IF NOT EXISTS runs_due ON isles.runs (due_at)",
+    "CREATE INDEX IF NOT EXISTS runs_due ON isles.runs (type, due_at)",
     "CREATE TABLE IF NOT EXISTS isles.run_steps (
         run text NOT NULL, attempt int NOT NULL, branch text NOT NULL, ordinal int NOT NULL, name text NOT NULL,
         kind text NOT NULL, state text NOT NULL, attempts int NOT NULL, result text, error text, wake_at bigint,

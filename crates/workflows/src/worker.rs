@@ -2,14 +2,16 @@
 //!
 //! One look at all shards finds what is due, in order of time, and when the next is. Between two looks the worker sleeps
 //! until then, or until somebody in this process says that something has come; now and then it looks by itself.
+//!
+//! Each type is asked for by itself: then an index gives its runs in order, whatever the engine knows of the table, and
+//! the backlog of a type that nobody executes is not read by those who look for others.
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Result, WorkflowError};
 use crate::execute::{Journal, execute};
 use crate::lease::claim;
-use crate::lines::{int, params, text};
+use crate::lines::{Lines, int, params, text};
 use crate::lock;
-use isles_kernel::value::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +22,28 @@ const IDLE: Duration = Duration::from_millis(500);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(200);
 
-const DUE: &str = "SELECT run, due_at FROM isles.runs WHERE due_at IS NOT NULL AND due_at < $1 AND type = ANY($2) \
-    ORDER BY due_at LIMIT $3";
+/// Types that are asked for at the same time.
+const TYPES_AT_ONCE: usize = 32;
+
+/// Runs of a type that are due before a moment, the earliest first.
+pub const DUE: &str = "SELECT run, due_at FROM isles.runs WHERE type = $1 AND due_at < $2 ORDER BY due_at LIMIT $3";
+
+/// Runs of some types that are due before a moment, and when: the earliest first.
+pub(crate) async fn due(lines: &Lines, kinds: &[String], before: i64, limit: i64) -> Result<Vec<(i64, String)>> {
+    use futures::stream::{StreamExt, TryStreamExt};
+    let asks = kinds.iter().map(|kind| lines.try_together(vec![(DUE, params![kind.as_str(), before, limit])]));
+    let asked: Vec<_> = futures::stream::iter(asks.collect::<Vec<_>>())
+        .buffer_unordered(TYPES_AT_ONCE)
+        .try_collect()
+        .await
+        .map_err(WorkflowError::of_sql)?;
+    let rows = asked.into_iter().flatten().flat_map(|reply| reply.rows);
+    let mut due: Vec<(i64, String)> =
+        rows.filter_map(|row| Some((int(row.get(1)?)?, text(row.first()?)?.to_owned()))).collect();
+    due.sort();
+    due.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(due)
+}
 
 /// Claims runs for as long as the engine is open.
 pub(crate) async fn work(engine: Arc<Engine>) {
@@ -54,24 +76,18 @@ async fn claim_ready(engine: &Arc<Engine>) {
 
 /// Executes what is due. Returns how long there is nothing more to do.
 async fn look(engine: &Arc<Engine>) -> Result<Duration> {
-    let kinds: Vec<Value> = engine.local_kinds().into_iter().map(Value::Text).collect();
-    if kinds.is_empty() {
-        return Ok(IDLE);
-    }
     let (now, horizon) = (engine.lines.now(), IDLE.as_millis() as i64);
-    let mut params = params![now + horizon];
-    params.extend([Value::Array(kinds), Value::Int(BATCH)]);
-    let reply = engine.lines.one(DUE, params).await?;
+    let found = due(&engine.lines, &engine.local_kinds(), now + horizon, BATCH).await?;
+    let is_batch = found.len() as i64 == BATCH;
     let mut next = now + horizon;
-    for row in &reply.rows {
-        let (Some(run), Some(due)) = (row.first().and_then(text), row.get(1).and_then(int)) else { continue };
+    for (due, run) in found {
         if due > now {
             next = next.min(due);
             break;
         }
-        start(engine, run.to_owned()).await;
+        start(engine, run).await;
     }
-    let is_full = reply.rows.len() as i64 == BATCH && next == now + horizon;
+    let is_full = is_batch && next == now + horizon;
     Ok(if is_full { Duration::ZERO } else { Duration::from_millis((next - now).max(1) as u64) })
 }
 

@@ -35,8 +35,10 @@ use std::time::Duration;
 
 const NODE: &str = "isles";
 const SHARDS: usize = 2;
-/// Runs of one history.
+/// Runs of one history that do everything.
 const RUNS: u64 = 6;
+/// Runs that have steps and nothing else: only the fence keeps a late executor from ending one of them.
+const PLAIN: u64 = 3;
 /// Events that each run takes.
 const EVENTS: i64 = 3;
 /// Lives under faults; one more without follows.
@@ -49,6 +51,12 @@ const LIFE_MAX: Duration = Duration::from_secs(2_000);
 const END_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(2);
 const LEASE: Duration = Duration::from_millis(400);
+/// How long a step takes.
+const STEP: Duration = Duration::from_millis(5);
+/// How much longer everything takes for an executor that wakes late: a step outlasts its lease, and no beat comes in time.
+const LATE: u32 = 100;
+/// By then every executor has woken and has come to an end: a run has two steps of that length, and may be claimed late.
+const ALL_AWAKE: Duration = Duration::from_secs(5);
 
 /// Whatever runs have done outside of the database, and how often, by the ids of their steps.
 type Sink = Arc<Mutex<BTreeMap<String, u64>>>;
@@ -67,7 +75,7 @@ impl Env for Slow {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.0.sleep(duration * 30)
+        self.0.sleep(duration * LATE)
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
@@ -83,27 +91,35 @@ impl Env for Slow {
     }
 }
 
-/// A workflow that does everything once.
-fn registry(sink: &Sink, env: &Arc<dyn Env>) -> Registry {
+/// A step that is done outside of the database, and counted there.
+fn outside(
+    ctx: &Context,
+    sink: &Sink,
+    env: &Arc<dyn Env>,
+    name: &'static str,
+) -> impl Future<Output = isles_workflows::error::Result<u64>> + Send + use<> {
     let (sink, env) = (sink.clone(), env.clone());
+    ctx.step_with(name, StepOptions::default(), move |info| async move {
+        let done = {
+            let mut sink = sink.lock().unwrap();
+            let count = sink.entry(info.id).or_default();
+            *count += 1;
+            *count
+        };
+        env.sleep(STEP).await;
+        // Each attempt has another result: it can be told whose is kept.
+        Ok(done)
+    })
+}
+
+/// A workflow that does everything once, and one that has only steps.
+fn registry(sink: &Sink, env: &Arc<dyn Env>) -> Registry {
+    let mut registry = Registry::new();
+    let (counted, slept) = (sink.clone(), env.clone());
     let code = move |ctx: Context, input: Json| {
-        let (sink, env) = (sink.clone(), env.clone());
+        let (sink, env) = (counted.clone(), slept.clone());
         async move {
-            let outside = |name: &'static str| {
-                let (sink, env) = (sink.clone(), env.clone());
-                ctx.step_with(name, StepOptions::default(), move |info| async move {
-                    let done = {
-                        let mut sink = sink.lock().unwrap();
-                        let count = sink.entry(info.id).or_default();
-                        *count += 1;
-                        *count
-                    };
-                    env.sleep(Duration::from_millis(5)).await;
-                    // Each attempt has another result: it can be told whose is kept.
-                    Ok(done)
-                })
-            };
-            let one = outside("one").await?;
+            let one = outside(&ctx, &sink, &env, "one").await?;
             let id = ctx.id().to_owned();
             ctx.transact("count", move |session| {
                 async move {
@@ -120,13 +136,22 @@ fn registry(sink: &Sink, env: &Arc<dyn Env>) -> Registry {
                 got.push(ctx.wait_for_event::<i64>(&format!("event {n}"), "number", None).await?);
                 ctx.emit("progress", &n).await?;
             }
-            let two = outside("two").await?;
+            let two = outside(&ctx, &sink, &env, "two").await?;
             Ok(json!({ "one": one, "two": two, "got": got }))
         }
     };
-    let mut registry = Registry::new();
     let options = Options { shards: 3, events: Events::new().with::<i64>("number"), ..Options::default() };
     registry.register("work", code, options).unwrap();
+    let (counted, slept) = (sink.clone(), env.clone());
+    let plain = move |ctx: Context, _: Json| {
+        let (sink, env) = (counted.clone(), slept.clone());
+        async move {
+            let one = outside(&ctx, &sink, &env, "one").await?;
+            let two = outside(&ctx, &sink, &env, "two").await?;
+            Ok(json!({ "one": one, "two": two }))
+        }
+    };
+    registry.register("plain", plain, Options { shards: 2, ..Options::default() }).unwrap();
     registry
 }
 
@@ -200,6 +225,12 @@ impl Driver {
         let mut order: Vec<u64> = (0..RUNS).collect();
         rng.shuffle(&mut order);
         all.sort_by_key(|(run, n)| (*n + i64::from(order[*run as usize].is_multiple_of(2)), order[*run as usize], *n));
+        for run in 0..PLAIN {
+            let workflows = workflows[rng.below(workflows.len() as u64) as usize];
+            while workflows.create("plain", &format!("plain {run}"), &json!(null)).await.is_err() {
+                env.sleep(LOOK).await;
+            }
+        }
         let mut sent: BTreeMap<u64, i64> = BTreeMap::new();
         while sent.len() < RUNS as usize || sent.values().any(|n| *n < EVENTS) {
             for (run, _) in &all {
@@ -272,9 +303,6 @@ impl Driver {
         if moved {
             self.saw("move");
         }
-        if is_slow {
-            self.saw("late executors");
-        }
         self.disk.crash();
         self.sim.kill(NODE);
         drop(opened);
@@ -285,6 +313,7 @@ impl Driver {
 
     fn last_life(&mut self) -> Result<(), String> {
         let (asks, moving, is_slow) = (self.rng.fork("asks"), self.rng.fork("moves"), self.rng.chance(1, 2));
+        let before = self.sink.lock().unwrap().clone();
         let life = async {
             let (database, workflows, slow) = self.open(is_slow).await?;
             let env: Arc<dyn Env> = self.sim.node(NODE);
@@ -293,6 +322,16 @@ impl Driver {
             Driver::ask(&all, &env, asks).await;
             for run in 0..RUNS {
                 self.check_run(&workflows, &format!("run {run}")).await?;
+            }
+            for run in 0..PLAIN {
+                check_plain(&workflows, &format!("plain {run}")).await?;
+            }
+            if is_slow {
+                // Whoever wakes only now changes nothing any more.
+                env.sleep(ALL_AWAKE).await;
+                for run in 0..PLAIN {
+                    check_plain(&workflows, &format!("plain {run}")).await?;
+                }
             }
             let counted = ask(&database, "SELECT id, n FROM counters ORDER BY id").await?;
             let expected: Vec<Vec<Value>> =
@@ -312,9 +351,14 @@ impl Driver {
         if ended? {
             self.saw("move");
         }
-        let done = self.sink.lock().unwrap().values().filter(|count| **count > 1).count();
-        if done > 0 {
+        if before.values().any(|count| *count > 1) {
             self.saw("step repeated after a crash");
+        }
+        let after = self.sink.lock().unwrap().clone();
+        let in_this_life = |(step, count): (&String, &u64)| count - before.get(step).unwrap_or(&0);
+        if after.iter().map(in_this_life).any(|count| count > 1) {
+            // Nothing has died in it: another executor has begun the step.
+            self.saw("executor woke late");
         }
         Ok(())
     }
@@ -323,15 +367,8 @@ impl Driver {
         let waited = workflows.wait("work", id, Some(END_MAX)).await;
         let result = waited.map_err(|error| format!("I-50: {id} does not end: {error}"))?;
         let (run, steps) = workflows.timeline("work", id).await.map_err(|error| said(&error))?;
-        let step = |name: &str| -> Result<&Step, String> {
-            steps.iter().find(|step| step.name == name).ok_or_else(|| format!("I-48: {id} has no entry of {name}"))
-        };
-        for name in ["one", "two"] {
-            let noted: Json = serde_json::from_str(step(name)?.result.as_deref().unwrap_or("null")).unwrap();
-            if noted != result[name] {
-                return Err(format!("I-47: {id} returned {result}, and the journal has {noted} for {name}"));
-            }
-        }
+        let step = |name| find(id, &steps, name);
+        check_results(id, &result, &steps)?;
         if result["got"] != json!((0..EVENTS).collect::<Vec<i64>>()) {
             return Err(format!("I-52: {id} took the events {}", result["got"]));
         }
@@ -349,6 +386,31 @@ impl Driver {
     }
 }
 
+fn find<'a>(id: &str, steps: &'a [Step], name: &str) -> Result<&'a Step, String> {
+    steps.iter().find(|step| step.name == name).ok_or_else(|| format!("I-48: {id} has no entry of {name}"))
+}
+
+/// What a run has returned is what its journal has: one executor has done both.
+fn check_results(id: &str, result: &Json, steps: &[Step]) -> Result<(), String> {
+    for name in ["one", "two"] {
+        let noted: Json = serde_json::from_str(find(id, steps, name)?.result.as_deref().unwrap_or("null")).unwrap();
+        if noted != result[name] {
+            return Err(format!("I-47: {id} returned {result}, and the journal has {noted} for {name}"));
+        }
+    }
+    Ok(())
+}
+
+async fn check_plain(workflows: &Workflows, id: &str) -> Result<(), String> {
+    let waited = workflows.wait("plain", id, Some(END_MAX)).await;
+    let result = waited.map_err(|error| format!("I-50: {id} does not end: {error}"))?;
+    let (run, steps) = workflows.timeline("plain", id).await.map_err(|error| said(&error))?;
+    if run.status != Status::Completed {
+        return Err(format!("I-47: {id} has ended, and is {}", run.status));
+    }
+    check_results(id, &result, &steps)
+}
+
 async fn ask(database: &Arc<Database>, sql: &str) -> Result<Vec<Vec<Value>>, String> {
     let mut session = database.system_session().map_err(|error| error.to_string())?;
     Ok(session.run_text(sql, Vec::new()).await.map_err(|error| error.to_string())?.rows)
@@ -359,7 +421,7 @@ async fn check_index(database: &Arc<Database>, workflows: &Workflows, env: &Arc<
     let runs = ask(database, "SELECT id, status, version FROM isles.runs ORDER BY id").await?;
     let mut last = Vec::new();
     for _ in 0..200 {
-        let filter = Filter { kind: Some("work".into()), limit: Some(1_000), ..Filter::default() };
+        let filter = Filter { limit: Some(1_000), ..Filter::default() };
         let page = workflows.list(&filter).await.map_err(|error| said(&error))?;
         let entry = |entry: isles_kernel::runs::list::Entry| {
             vec![Value::Text(entry.id), Value::Text(entry.status.as_str().into()), Value::Int(entry.version)]
@@ -394,21 +456,23 @@ fn runs_do_everything_once_under_faults() {
     }
     println!("{} histories, {total:?}", seeds.end - seeds.start);
     if seeds.end - seeds.start >= SEEDS {
-        for what in ["life", "move", "late executors", "step repeated after a crash"] {
+        for what in ["life", "move", "executor woke late", "step repeated after a crash"] {
             assert!(total.get(what).is_some_and(|count| *count >= 10), "{what} was not seen: {total:?}");
         }
     }
 }
 
-/// I-69, planted bug 14: a timer that is gone before its effect breaks a history.
+/// I-69, planted bugs 14 and 15: a timer that is gone before its effect breaks a history, and so does an executor that
+/// wakes late and is not fenced.
 #[test]
 fn planted_bugs_of_runs_are_found() {
     let disk = new_disk();
-    let planted = Planted::TimerDeletedBeforeEffect;
-    let found = (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(planted)).err()?)));
-    let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} passed {SEEDS_FOR_BUGS} histories"));
-    println!("{planted:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());
-    assert!(why.contains("I-50"), "{planted:?} was found as something else: {why}");
+    for (planted, broken) in [(Planted::TimerDeletedBeforeEffect, "I-50"), (Planted::LateExecutorNotFenced, "I-47")] {
+        let found = (0..SEEDS_FOR_BUGS).find_map(|seed| Some((seed, run(&disk, seed, Some(planted)).err()?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} passed {SEEDS_FOR_BUGS} histories"));
+        println!("{planted:?} found after {} histories: {}", seed + 1, why.lines().next().unwrap_or_default());
+        assert!(why.contains(broken), "{planted:?} was found as something else: {why}");
+    }
 }
 
 /// I-67: the same seed gives the same history.

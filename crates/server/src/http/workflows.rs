@@ -6,7 +6,8 @@
 use super::HttpDoor;
 use super::admin::gate::{Refusal, admitted};
 use axum::Json;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, Request, State};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -15,7 +16,7 @@ use axum::routing::{MethodRouter, get, post, put};
 use isles_kernel::error::SqlError;
 use isles_kernel::runs::units::parse_duration;
 use isles_workflows::commands::{Listing, MAX_WAIT, RemoteType, Verb};
-use isles_workflows::{Update, WorkflowError, Workflows};
+use isles_workflows::{Code, Update, WorkflowError, Workflows};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -103,11 +104,17 @@ impl FromRequestParts<Arc<HttpDoor>> for Managing {
     }
 }
 
-/// Reads a body when its sender is known.
+/// Reads a body when its sender is known. What is wrong with it is an error of workflows, as everything else.
 async fn body<T: DeserializeOwned>(door: &Arc<HttpDoor>, request: Request) -> Result<T, Problem> {
-    use axum::extract::FromRequest;
-    let super::admin::gate::Body(body) = super::admin::gate::Body::<T>::from_request(request, door).await?;
-    Ok(body)
+    let bytes = Bytes::from_request(request, door).await.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            WorkflowError::new(Code::ResultTooLarge, format!("a request has at most {BODY_BYTES} bytes"))
+        }
+        _ => WorkflowError::invalid("the request's body cannot be read"),
+    })?;
+    let text = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes[..] };
+    let unfit = |fault| WorkflowError::invalid(format!("the request's body does not fit: {fault}"));
+    Ok(serde_json::from_slice(text).map_err(unfit)?)
 }
 
 fn listing(kind: Option<String>, query: BTreeMap<String, String>) -> Result<Listing, Problem> {
@@ -242,7 +249,7 @@ async fn act(
 }
 
 fn no_such(what: &str, name: &str) -> WorkflowError {
-    let error = WorkflowError::new(isles_workflows::Code::ResourceNotFound, format!("there is no {what} \"{name}\""));
+    let error = WorkflowError::new(Code::ResourceNotFound, format!("there is no {what} \"{name}\""));
     error.with_hint("GET /openapi.json describes all paths")
 }
 

@@ -31,6 +31,8 @@ const IDLE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(200);
 /// Entries of one request.
 const BATCH: usize = 200;
+/// Index shards that are written to at the same time.
+const SHARDS_AT_ONCE: usize = 8;
 /// Runs of one page of a comparison.
 const PAGE: i64 = 1_000;
 
@@ -188,6 +190,8 @@ async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Re
             last.insert(key, indexed);
         }
     }
+    // Another process may have registered a type since, or another count.
+    super::resize::learn(engine).await?;
     put(engine, last.into_values()).await?;
     // Not before the entries are there: what is read again loses by its version, what is not read is lost.
     shard.advance(&stream()?, page.through).await.map_err(|error| unavailable(&error))?;
@@ -196,17 +200,16 @@ async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Re
 
 /// Writes entries to their homes, and takes older copies out of the other places where they may be.
 pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Indexed>) -> Result<u64> {
-    let mut homes: BTreeMap<String, Vec<Said>> = BTreeMap::new();
-    let mut copies: Vec<Said> = Vec::new();
+    let (mut homes, mut copies) = (BTreeMap::<String, Vec<Said>>::new(), BTreeMap::<String, Vec<Said>>::new());
     for entry in entries {
-        let Some(spread) = engine.spread(&entry.kind) else { continue };
+        let spread = engine.spread(&entry.kind)?;
         let places = spread.places(&entry.kind, &entry.id);
         let Some((home, others)) = places.split_first() else { continue };
         for other in others {
-            copies.push((DROP_COPY, params![other.as_str(), entry.id.as_str(), entry.version]));
+            copies.entry(other.clone()).or_default().push(drop_copy(other, &entry));
         }
         let put = match entry.is_gone {
-            true => (DROP_COPY, params![home.as_str(), entry.id.as_str(), entry.version]),
+            true => drop_copy(home, &entry),
             false => {
                 let params = params![
                     home.as_str(),
@@ -223,25 +226,37 @@ pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Index
         };
         homes.entry(home.clone()).or_default().push(put);
     }
-    let mut written = 0;
-    for mut said in homes.into_values() {
+    let written = say_all(&engine.lines, homes).await?;
+    // Not before the entry is at home: it is never nowhere.
+    say_all(&engine.lines, copies).await?;
+    Ok(written)
+}
+
+/// Takes a copy of an entry out of an index shard, unless it is a later version.
+pub(crate) fn drop_copy(place: &str, entry: &Indexed) -> Said {
+    (DROP_COPY, params![place, entry.id.as_str(), entry.version])
+}
+
+/// Says to each index shard what it is to do: in batches, and to several at the same time. Returns how many rows changed.
+pub(crate) async fn say_all(lines: &Lines, by_shard: BTreeMap<String, Vec<Said>>) -> Result<u64> {
+    use futures::stream::{StreamExt, TryStreamExt};
+    let to_one = |mut said: Vec<Said>| async move {
+        let mut changed = 0;
         while !said.is_empty() {
             let rest = said.split_off(said.len().min(BATCH));
-            let replies = engine.lines.together(said).await?;
-            written += replies.iter().map(|reply| reply.affected).sum::<u64>();
+            changed += lines.together(said).await?.iter().map(|reply| reply.affected).sum::<u64>();
             said = rest;
         }
-    }
-    // Not before the entry is at home: it is never nowhere.
-    for copy in copies {
-        engine.lines.together(vec![copy]).await?;
-    }
-    Ok(written)
+        Ok::<u64, WorkflowError>(changed)
+    };
+    let all = futures::stream::iter(by_shard.into_values().map(to_one).collect::<Vec<_>>());
+    all.buffer_unordered(SHARDS_AT_ONCE).try_fold(0, |sum, one| std::future::ready(Ok(sum + one))).await
 }
 
 /// Compares the index with all runs, and puts right what differs. Returns how many entries were written.
 pub(crate) async fn mend(engine: &Engine) -> Result<u64> {
     let (mut after, mut written) = (String::new(), 0);
+    super::resize::learn(engine).await?;
     loop {
         let page = runs_after(&engine.lines, &after).await?;
         let Some((last, _)) = page.last() else { return Ok(written) };

@@ -191,12 +191,12 @@ impl Workflows {
 
     /// Index shards, with their types.
     fn index_shards(&self, kind: Option<&str>) -> Result<Vec<(String, String)>> {
-        let definitions = match kind {
-            Some(kind) => vec![self.engine.definition(kind)?],
-            None => self.engine.definitions(),
+        let spreads = match kind {
+            Some(kind) => [(kind.to_owned(), self.engine.spread(kind)?)].into(),
+            None => self.engine.spreads(),
         };
         let named = |kind: String, names: Vec<String>| names.into_iter().map(move |name| (kind.clone(), name));
-        Ok(definitions.iter().flat_map(|one| named(one.kind.clone(), one.spread.all(&one.kind))).collect())
+        Ok(spreads.into_iter().flat_map(|(kind, spread)| named(kind.clone(), spread.all(&kind))).collect())
     }
 
     /// Ids of runs that have ended before a time, some of them.
@@ -243,7 +243,7 @@ impl Engine {
         // By the place that may know better: ids, and where they were found in which version.
         let mut questions: BTreeMap<String, BTreeMap<String, Vec<(String, i64)>>> = BTreeMap::new();
         for entry in parts.iter().flat_map(|part| &part.entries) {
-            let Some(spread) = self.spread(&entry.kind).filter(|spread| !spread.is_settled()) else { continue };
+            let Some(spread) = self.spread(&entry.kind).ok().filter(|spread| !spread.is_settled()) else { continue };
             for other in spread.places(&entry.kind, &entry.id).into_iter().filter(|place| *place != entry.place) {
                 let found = (entry.place.clone(), entry.version);
                 questions.entry(other).or_default().entry(entry.id.clone()).or_default().push(found);

@@ -5,10 +5,10 @@
 //! that earlier systems have left under other names; then it is recorded that the previous count may be forgotten. Until
 //! then a registration that forgets it is refused, because runs would vanish from lists.
 
-use super::follow::{Indexed, put};
+use super::follow::{Indexed, drop_copy, put, say_all};
 use crate::engine::{Engine, Workflows};
 use crate::error::{Code, Result, WorkflowError};
-use crate::lines::{int, params, text};
+use crate::lines::{Said, int, params, text};
 use crate::registry::{Definition, Options};
 use isles_kernel::runs::places::Spread;
 use isles_kernel::value::Value;
@@ -58,6 +58,20 @@ async fn recorded(engine: &Engine, kind: &str) -> Result<Option<Recorded>> {
             settled: is(row.get(3)),
         })
     }))
+}
+
+/// Reads the record: which types there are, also those that other processes execute, and how each is spread.
+pub(crate) async fn learn(engine: &Engine) -> Result<()> {
+    const TYPES: &str = "SELECT type, shards, previous, legacy FROM isles.run_types";
+    let count = |value: &Value| int(value).and_then(|count| u32::try_from(count).ok());
+    for row in engine.lines.one(TYPES, Vec::new()).await?.rows {
+        let (Some(kind), Some(shards)) = (row.first().and_then(text), row.get(1).and_then(count)) else { continue };
+        let legacy = matches!(row.get(3), Some(Value::Bool(true)));
+        if let Ok(spread) = Spread::new(shards, row.get(2).and_then(count), legacy) {
+            engine.learned(kind, spread);
+        }
+    }
+    Ok(())
 }
 
 /// Checks a registration against what is recorded, and records it.
@@ -115,19 +129,20 @@ fn check(kind: &str, known: &Recorded, spread: Spread) -> Result<bool> {
 impl Workflows {
     /// Takes every entry of a type home, beside whatever else is done. When it returns, `previous_shards` may be removed.
     pub async fn resize(&self, kind: &str) -> Result<Resized> {
-        let definition = self.engine.definition(kind)?;
+        learn(&self.engine).await?;
+        let spread = self.engine.spread(kind)?;
         let mut resized = Resized::default();
-        for name in definition.spread.all(kind) {
-            self.rehome(&definition, &name, &mut resized).await?;
+        for name in spread.all(kind) {
+            self.rehome(spread, &name, &mut resized).await?;
         }
-        let settle = params![kind, i64::from(definition.spread.shards())];
+        let settle = params![kind, i64::from(spread.shards())];
         self.engine.lines.one(SETTLE, settle).await?;
         resized.may_remove_previous = true;
         Ok(resized)
     }
 
     /// Takes home what one index shard has of others.
-    async fn rehome(&self, definition: &Arc<Definition>, name: &str, resized: &mut Resized) -> Result<()> {
+    async fn rehome(&self, spread: Spread, name: &str, resized: &mut Resized) -> Result<()> {
         let mut after = String::new();
         loop {
             let reply = self.engine.lines.one(AWAY, params![name, after.as_str(), PAGE]).await?;
@@ -135,22 +150,20 @@ impl Workflows {
             after = last.to_owned();
             resized.seen += reply.rows.len() as u64;
             let entries = reply.rows.iter().filter_map(|row| read(row));
-            let away: Vec<Indexed> =
-                entries.filter(|entry| definition.spread.home(&entry.kind, &entry.id) != name).collect();
+            let away: Vec<Indexed> = entries.filter(|entry| spread.home(&entry.kind, &entry.id) != name).collect();
             resized.moved += away.len() as u64;
-            // A later version that is at home already stays; the copy here goes either way.
-            let copies: Vec<(String, i64)> = away.iter().map(|entry| (entry.id.clone(), entry.version)).collect();
+            // A later version that is at home already stays; the copy here goes either way, also if nobody would look for
+            // it here.
+            let strays = away.iter().filter(|entry| !spread.places(&entry.kind, &entry.id).iter().any(|at| at == name));
+            let strays: Vec<Said> = strays.map(|entry| drop_copy(name, entry)).collect();
             put(&self.engine, away).await?;
-            for (id, version) in copies {
-                const GONE: &str = "DELETE FROM isles.run_index WHERE index_shard = $1 AND id = $2 AND version <= $3";
-                self.engine.lines.one(GONE, params![name, id, version]).await?;
-            }
+            say_all(&self.engine.lines, [(name.to_owned(), strays)].into()).await?;
         }
     }
 
     /// Whether every entry of a type is at home.
     pub async fn is_settled(&self, kind: &str) -> Result<bool> {
-        self.engine.definition(kind)?;
+        self.engine.spread(kind)?;
         Ok(recorded(&self.engine, kind).await?.is_none_or(|known| known.settled))
     }
 

@@ -264,3 +264,179 @@ pub(crate) async fn a19_an_index_shard_that_cannot_be_asked_is_named(db: Db) {
     assert!(elsewhere > 0 && elsewhere < 16);
     status(&workflows, "payment", "run-000", "waiting").await;
 }
+
+async fn plant(db: &Db, shard: &str, id: &str, status: &str, version: i64) {
+    let sql = "INSERT INTO isles.run_index VALUES ($1, $2, 'payment', $3, 1, 9000000000000, $4, '{}')";
+    let texts = [shard, id, status].map(|text| Value::Text(text.into()));
+    system(db, sql, texts.into_iter().chain([Value::Int(version)]).collect()).await;
+}
+
+/// Where each entry of the type is.
+async fn entries(db: &Db) -> Vec<(String, String)> {
+    let rows = system(db, "SELECT index_shard, id FROM isles.run_index WHERE type = 'payment'", Vec::new()).await;
+    let pair = |row: Vec<Value>| match row.as_slice() {
+        [Value::Text(shard), Value::Text(id)] => (shard.clone(), id.clone()),
+        other => panic!("{other:?}"),
+    };
+    rows.into_iter().map(pair).collect()
+}
+
+/// Entries by the remainder of a hash move with the count, and earlier systems had other names and another hash: whatever
+/// lies elsewhere is found before the resize and at home after it, each once, while runs go on; the rest stays.
+pub(crate) async fn a03_what_lies_elsewhere_is_found_and_comes_home(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let mut expected = populate(&workflows, "payment", 24).await;
+    workflows.close();
+    let by_old_hash = |id: &str, count: u32| shard_name("payment", isles_kernel::hash::legacy::fnv1a32_f64(id) % count);
+    let older = ["wf-1", "order-123", "payment-42", "wf-日本", "ü", "😀", "payment-1"];
+    for (n, id) in older.into_iter().enumerate() {
+        let place = if n % 2 == 0 { "__index:payment".into() } else { by_old_hash(id, 4) };
+        plant(&db, &place, id, "completed", 2).await;
+        expected.push((id.into(), "completed"));
+    }
+    // What runs were before, left under the old name and by the old hash over either count.
+    for n in [0, 1, 2, 3] {
+        let id = format!("run-{n:03}");
+        plant(&db, "__index:payment", &id, "running", 0).await;
+        for place in [by_old_hash(&id, 4), by_old_hash(&id, 8)] {
+            if !entries(&db).await.contains(&(place.clone(), id.clone())) {
+                plant(&db, &place, &id, "running", 0).await;
+            }
+        }
+    }
+    expected.sort();
+    let home = |id: &str| shard_name("payment", shard_of(id, 8));
+    let all = entries(&db).await;
+    let away = all.iter().filter(|(place, id)| *place != home(id)).count();
+    assert!(away > older.len() / 2 && away < all.len(), "some move, and some stay: {all:?}");
+
+    // A process that has the old count stays open: it goes by the record, too.
+    let outdated = open(&db, registry(4, None, false)).await;
+    let workflows = open(&db, registry(8, Some(4), true)).await;
+    assert_eq!(listed(&workflows, &of("payment")).await, expected, "all is found, each once");
+    let stale = Filter { status: Some(Status::Running), ..of("payment") };
+    assert_eq!(listed(&workflows, &stale).await, [], "what is outdated passes no filter");
+    workflows.close();
+    for (previous, legacy) in [(None, false), (Some(4), false), (None, true)] {
+        let refused = try_open(&db, registry(8, previous, legacy)).await;
+        assert_eq!(refused, Some(Code::InvalidSchema), "{previous:?} {legacy}");
+    }
+    let workflows = open(&db, registry(8, Some(4), true)).await;
+    let meanwhile = async {
+        for n in 0..8 {
+            let id = format!("meanwhile-{n}");
+            workflows.create("payment", &id, &json!({})).await.unwrap();
+            outdated.wait("payment", &id, Some(LIMIT)).await.unwrap();
+        }
+    };
+    let (resized, ()) = futures::join!(workflows.resize("payment"), meanwhile);
+    let resized = resized.unwrap();
+    assert!(resized.may_remove_previous && resized.moved <= away as u64, "{resized:?}");
+    expected.extend((0..8).map(|n| (format!("meanwhile-{n}"), "completed")));
+    expected.sort();
+    caught_up(&workflows, "payment", &expected).await;
+    caught_up(&outdated, "payment", &expected).await;
+    workflows.close();
+    outdated.close();
+    let workflows = open(&db, registry(8, None, false)).await;
+    assert_eq!(listed(&workflows, &of("payment")).await, expected);
+    let all = entries(&db).await;
+    assert!(all.iter().all(|(place, id)| *place == home(id)), "every entry is at home: {all:?}");
+    assert_eq!(all.len(), expected.len(), "no copy is left");
+}
+
+/// A run is written to the index when it comes to rest or to its end; steps and beats are no news for it.
+pub(crate) async fn a11_steps_are_no_news_for_the_index(db: Db) {
+    let mut registry = Registry::new();
+    let steps = |ctx: Context, _: Json| async move {
+        for n in 0..20 {
+            ctx.step(&format!("step {n}"), move || async move { Ok(n) }).await?;
+        }
+        Ok(())
+    };
+    registry.register("steps", steps, Options::default()).unwrap();
+    let sleeps = |ctx: Context, _: Json| async move {
+        ctx.sleep("nap", std::time::Duration::from_millis(100)).await;
+        Ok(())
+    };
+    registry.register("sleeps", sleeps, Options::default()).unwrap();
+    let workflows = open(&db, registry).await;
+    workflows.create("steps", "x", &json!(null)).await.unwrap();
+    workflows.wait("steps", "x", Some(LIMIT)).await.unwrap();
+    assert_eq!(workflows.get("steps", "x").await.unwrap().version, 2, "it was created and it has ended");
+    // One that is paused stays so when its timer would have fired, and nobody hears of it.
+    workflows.create("sleeps", "paused", &json!(null)).await.unwrap();
+    status(&workflows, "sleeps", "paused", "sleeping").await;
+    let paused = workflows.pause("sleeps", "paused").await.unwrap();
+    workflows.create("sleeps", "later", &json!(null)).await.unwrap();
+    workflows.wait("sleeps", "later", Some(LIMIT)).await.unwrap();
+    let seen = workflows.get("sleeps", "paused").await.unwrap();
+    assert_eq!((seen.status, seen.version, seen.updated_at), (Status::Paused, paused.version, paused.updated_at));
+    until("the entries", || async {
+        let entries = workflows.list(&Filter::default()).await.unwrap().entries;
+        let version = |id: &str| entries.iter().find(|entry| entry.id == id).map(|entry| entry.version);
+        (version("x"), version("paused")) == (Some(2), Some(paused.version))
+    })
+    .await;
+}
+
+/// There is nothing to switch on: a run is in the index whoever has created it, and whether or not anybody executes it.
+pub(crate) async fn a12_runs_are_listed_whoever_creates_them(db: Db) {
+    let options = isles_workflows::EngineOptions { executes: false, ..crate::world::options() };
+    let workflows = crate::world::open_with(&db, registry(4, None, false), options).await;
+    workflows.create("payment", "by rust", &json!({})).await.unwrap();
+    db.client().run("SELECT isles.start_run('payment', 'by sql', '{}')").await;
+    caught_up(&workflows, "payment", &[("by rust".into(), "created"), ("by sql".into(), "created")]).await;
+}
+
+/// A process that has not registered a type lists and manages its runs, and leaves their entries where they belong.
+pub(crate) async fn a13_runs_of_types_that_others_execute_are_listed(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let mut expected = populate(&workflows, "payment", 12).await;
+    workflows.close();
+    let other = open(&db, Registry::new()).await;
+    assert_eq!(listed(&other, &Filter { kind: None, ..of("") }).await, expected);
+    assert_eq!(other.types(), [("notification".into(), false), ("payment".into(), false)]);
+    assert_eq!(other.get("payment", "run-000").await.unwrap().status, Status::Waiting);
+    for id in ["run-000", "run-003", "run-006", "run-009"] {
+        other.terminate("payment", id).await.unwrap();
+        expected.iter_mut().find(|(known, _)| known == id).unwrap().1 = "terminated";
+    }
+    caught_up(&other, "payment", &expected).await;
+    // What needs its code is refused.
+    let create = other.create("payment", "new", &json!({})).await.map(drop);
+    let send = other.send("payment", "run-001", "go", &json!(null), None).await.map(drop);
+    for refused in [create, send] {
+        assert_eq!(refused.unwrap_err().code, Code::WorkflowTypeUnknown);
+    }
+    for (place, id) in entries(&db).await {
+        assert_eq!(place, shard_name("payment", shard_of(&id, 4)), "{id}");
+    }
+    other.close();
+    let workflows = open(&db, registry(4, None, false)).await;
+    let waiting = Filter { status: Some(Status::Waiting), ..of("payment") };
+    assert_eq!(listed(&workflows, &waiting).await, []);
+    assert_eq!(listed(&workflows, &of("payment")).await, expected);
+}
+
+/// Writes to the index are not waited for: while it is away runs are created and end, and what it has missed it gets.
+pub(crate) async fn runs_do_not_wait_for_the_index(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let mut expected = populate(&workflows, "payment", 3).await;
+    system(&db, "ALTER TABLE isles.run_index RENAME TO run_index_away", Vec::new()).await;
+    for n in 3..9 {
+        let id = format!("run-{n:03}");
+        workflows.create("payment", &id, &json!({})).await.unwrap();
+        workflows.wait("payment", &id, Some(LIMIT)).await.unwrap();
+        expected.push((id, "completed"));
+    }
+    let page = workflows.list(&of("payment")).await.unwrap();
+    assert_eq!((page.entries.len(), page.failed_shards.len()), (0, 4), "nothing is hidden: {page:?}");
+    system(&db, "ALTER TABLE isles.run_index_away RENAME TO run_index", Vec::new()).await;
+    until("the index", || async {
+        let page = workflows.list(&of("payment")).await.unwrap();
+        page.failed_shards.is_empty() && page.entries.len() == expected.len()
+    })
+    .await;
+    caught_up(&workflows, "payment", &expected).await;
+}

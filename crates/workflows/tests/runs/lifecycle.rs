@@ -582,3 +582,78 @@ pub(crate) async fn a_crash_between_steps_repeats_none(db: Db) {
     }
     assert_eq!((done.count("one"), done.count("two")), (10, 10));
 }
+
+/// Events, timers, resumes and a second process come at the same time: each step is done once, by one of them.
+pub(crate) async fn a25_what_comes_together_is_executed_once(db: Db) {
+    const RUNS: usize = 8;
+    const ROUNDS: i64 = 4;
+    let done = Done::default();
+    let registry = || {
+        let done = done.clone();
+        registered("busy", move |ctx: Context, _: Json| {
+            let done = done.clone();
+            async move {
+                for n in 0..ROUNDS {
+                    let waits = format!("wait {n}");
+                    let _ = ctx.wait_for_event::<Json>(&waits, "go", Some(Duration::from_millis(40))).await;
+                    let (counted, step) = (done.clone(), format!("{} {n}", ctx.id()));
+                    ctx.step(&format!("step {n}"), move || async move { Ok(counted.add(&step)) }).await?;
+                }
+                Ok(json!("done"))
+            }
+        })
+    };
+    let one = open(&db, registry()).await;
+    let two = open_with(&db, registry(), EngineOptions { takes_over: false, ..options() }).await;
+    let ids: Vec<String> = (0..RUNS).map(|n| format!("run {n}")).collect();
+    let disturb = ids.iter().enumerate().map(|(n, id)| {
+        let (creates, other) = if n % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        async move {
+            creates.create("busy", id, &json!(null)).await.unwrap();
+            while !creates.get("busy", id).await.unwrap().status.is_terminal() {
+                // Any of these may come too late.
+                let sends = other.send("busy", id, "go", &1, None);
+                let _ = futures::join!(sends, creates.pause("busy", id), other.resume("busy", id));
+                let _ = creates.resume("busy", id).await;
+            }
+        }
+    });
+    futures::future::join_all(disturb).await;
+    for id in &ids {
+        assert_eq!(result(&one, "busy", id).await.unwrap(), json!("done"));
+        for n in 0..ROUNDS {
+            assert_eq!(done.count(&format!("{id} {n}")), 1, "{id}, step {n}");
+        }
+    }
+}
+
+/// A transaction that meets another one where it is committed is done again at once, and not when the lease of its run has
+/// ended, which is in an hour here.
+pub(crate) async fn transactions_that_meet_are_done_again(db: Db) {
+    const RUNS: usize = 100;
+    let mut client = db.client();
+    client.run("CREATE TABLE counters (id text PRIMARY KEY, n bigint NOT NULL)").await;
+    let code = |ctx: Context, _: Json| async move {
+        let id = ctx.id().to_owned();
+        ctx.step("before", || async { Ok(1) }).await?;
+        ctx.transact("count", move |session| {
+            async move {
+                let sql = "INSERT INTO counters VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET n = counters.n + 1";
+                session.run_text(sql, vec![Value::Text(id)]).await?;
+                Ok(json!("counted"))
+            }
+            .boxed()
+        })
+        .await
+    };
+    let mut registry = Registry::new();
+    registry.register("count", code, Options { retry: fast(1_000, Backoff::Fixed), ..Options::default() }).unwrap();
+    let workflows = open_with(&db, registry, EngineOptions { lease: Duration::from_secs(3_600), ..options() }).await;
+    let ids: Vec<String> = (0..RUNS).map(|n| format!("run {n}")).collect();
+    let created = ids.iter().map(|id| workflows.create("count", id, &Json::Null));
+    assert!(futures::future::join_all(created).await.iter().all(Result::is_ok));
+    for id in &ids {
+        assert_eq!(result(&workflows, "count", id).await.unwrap(), json!("counted"));
+    }
+    assert_eq!(client.run("SELECT count(*), min(n), max(n) FROM counters").await, [format!("{RUNS}|1|1")]);
+}

@@ -42,10 +42,14 @@ pub(crate) async fn open_with(db: &Db, registry: Registry, options: EngineOption
 }
 
 /// Waits until something is so.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl FnMut() -> F) {
+    until_within(LIMIT, what, is_so).await;
+}
+
+pub(crate) async fn until_within<F: Future<Output = bool>>(limit: Duration, what: &str, mut is_so: impl FnMut() -> F) {
     let begun = Instant::now();
     while !is_so().await {
-        assert!(begun.elapsed() < LIMIT, "{what} did not come");
+        assert!(begun.elapsed() < limit, "{what} did not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

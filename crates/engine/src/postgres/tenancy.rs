@@ -151,8 +151,9 @@ pub(super) async fn prepare_roles(conn: &Conn) -> Result<()> {
             conn.batch_execute("ROLLBACK").await.map_err(fault::before_commit)?;
             let login = conn.query_one("SELECT current_user::text", &[]).await.map_err(fault::before_commit)?;
             let login: String = login.get(0);
-            let message =
-                format!("the shard's user \"{login}\" may not make the roles {ROLE} and {READER}, which clients act as");
+            let message = format!(
+                "the shard's user \"{login}\" may not make the roles {ROLE} and {READER}, which clients act as"
+            );
             let hint = format!(
                 "as a superuser of its server, run: CREATE ROLE {ROLE} NOLOGIN; CREATE ROLE {READER} NOLOGIN IN ROLE {ROLE}; \
                  GRANT {ROLE}, {READER} TO {};",

@@ -31,7 +31,6 @@ use isles_kernel::sync::{
 use isles_kernel::value::Value;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use uuid::Uuid;
 
 /// A command: reads its input, or says what is wrong with it, and returns what is to be done.
 pub type Command = Arc<dyn Fn(&serde_json::Value) -> Result<Plan<()>> + Send + Sync>;
@@ -64,7 +63,8 @@ impl Store {
         let (recorded, duplicate) = loop {
             match self.submit_once(&access, request, &digest).await {
                 Err(Error::Conflict(_)) if attempt < ATTEMPTS => {
-                    tokio::time::sleep(Attempts::default().wait(attempt)).await;
+                    let surroundings = self.surroundings();
+                    surroundings.sleep(Attempts::default().wait(attempt, surroundings.random())).await;
                     attempt += 1;
                 }
                 done => break done?,
@@ -89,7 +89,7 @@ impl Store {
         let (requests, outbox) = (self.internal(REQUESTS)?, self.internal(OUTBOX)?);
         let id = request.request_id.to_string();
         let tx = self.adapter().begin(access, Mode::Write).await?;
-        let mut work = Work::begin(self, tx, access.clone(), Uuid::now_v7(), true).await?;
+        let mut work = Work::begin(self, tx, access.clone(), self.surroundings().new_id(), true).await?;
         let known = work.tx.select(&by_id(&requests, eq(ID, id.as_str()), 1)).await?;
         if let Some(row) = known.first() {
             let again = recorded(row, digest);
@@ -197,7 +197,7 @@ async fn run(store: &Store, work: &mut Work<'_>, ready: &mut [Ready]) -> Result<
 async fn apply(store: &Store, work: &mut Work<'_>, fragment: &Arc<Fragment>, plan: &mut Plan<()>) -> Result<()> {
     let queries = plan.queries(fragment)?;
     let answers = retrieve(&mut *work.tx, fragment, &queries).await?;
-    let mutation = Mutation::new(fragment, Uuid::now_v7(), 0, store.now_ms());
+    let mutation = Mutation::new(store, fragment, store.surroundings().new_id(), 0);
     let ((), mutation) = plan.operations(mutation, &answers)?;
     work.apply(&mutation).await
 }

@@ -149,7 +149,7 @@ impl Adapter for Isles {
     }
 
     async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
-        let mut found = Vec::new();
+        let (mut found, mut silent) = (Vec::new(), Vec::new());
         for shard in self.shards().await? {
             let access = Access::Shard(shard.clone());
             let select = Select {
@@ -162,13 +162,18 @@ impl Adapter for Isles {
             let print = Print { dialect: Dialect::Isles, access: &access, planted: None };
             let statement = print.select(&select)?;
             let mut session = self.session(Some(&shard))?;
-            if !run(&mut session, &statement.sql, &statement.params).await?.0.is_empty() {
-                found.push(shard);
+            match run(&mut session, &statement.sql, &statement.params).await {
+                Ok((rows, _)) if rows.is_empty() => {}
+                Ok(_) => found.push(shard),
+                // It may have some; whoever goes there is told why it cannot be asked. The others come first.
+                Err(_) => silent.push(shard),
             }
             if found.len() >= limit {
                 break;
             }
         }
+        found.extend(silent);
+        found.truncate(limit);
         Ok(found)
     }
 

@@ -7,6 +7,7 @@ use isles_fragments::adapter::postgres::Postgres;
 use isles_fragments::adapter::{Access, Mode, Tick};
 use isles_fragments::shard::Strategy;
 use isles_fragments::store::{Planted, Store};
+use isles_fragments::surroundings::Surroundings;
 use isles_kernel::sync::{Cursor, OutboxQuery};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,8 @@ use std::time::Duration;
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outbox_entry_in_a_second_transaction_is_found() {
     let world = World::sqlite().await;
-    let opened = Store::open_planted(world.adapter.clone(), Some(Strategy::Row), Some(Planted::OutboxApart)).await;
+    let (adapter, planted) = (world.adapter.clone(), Some(Planted::OutboxApart));
+    let opened = Store::open_in(Surroundings::current(), adapter, Some(Strategy::Row), planted).await;
     let app = opened.unwrap().0.register(fragment(), None).await.unwrap();
     let mut lost = 0;
     for polls in 1..60 {

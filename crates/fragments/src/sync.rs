@@ -56,6 +56,10 @@ impl Store {
     pub async fn submit(&self, request: &SubmitRequest) -> Result<SubmitResponse> {
         let access = self.scoped()?;
         request.check().map_err(|error| refused(Code::InvalidRequest, error.to_string()))?;
+        let scopes = request.commands.iter().flat_map(|command| &command.scopes);
+        if let Some(column) = scopes.into_iter().find_map(|scope| hidden_column(&scope.predicate)) {
+            return Err(refused(Code::HiddenColumn, format!("a scope cannot name \"{column}\"")));
+        }
         self.check_partition(&access, Some(&request.partition))?;
         self.check_bound(&access).await?;
         let digest = digest(request);
@@ -147,6 +151,22 @@ impl Store {
             Ok((fragment, plan))
         };
         request.commands.iter().enumerate().map(one).collect()
+    }
+}
+
+/// A column that clients do not have, if a predicate names one.
+fn hidden_column(predicate: &Predicate) -> Option<&str> {
+    match predicate {
+        Predicate::All(parts) | Predicate::Any(parts) => parts.iter().find_map(hidden_column),
+        Predicate::Not(part) => hidden_column(part),
+        Predicate::Eq(column, _)
+        | Predicate::Ne(column, _)
+        | Predicate::Lt(column, _)
+        | Predicate::Lte(column, _)
+        | Predicate::Gt(column, _)
+        | Predicate::Gte(column, _)
+        | Predicate::In(column, _)
+        | Predicate::Null(column) => column.starts_with('_').then_some(column),
     }
 }
 

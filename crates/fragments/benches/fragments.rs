@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// What is asked of the figures: clocks of their own against one, and a unit of work against statements by hand.
 const CLOCKS_LEAST: f64 = 8.0;
 const OVERHEAD_MOST: f64 = 1.3;
-/// Entries of the long log, and units of work that write at once while it is made.
+/// Entries of the long log.
 const LOG: usize = 5_000;
 /// How long each measurement takes.
 const TIME: Duration = Duration::from_secs(4);
@@ -236,8 +236,8 @@ async fn delay_beside(name: &str, app: &Handle, others: usize) {
 async fn delays(name: &str, app: &Handle, others: usize) {
     let (sent, mut arrived) = tokio::sync::mpsc::unbounded_channel::<Instant>();
     let reader = app.clone();
-    let start = ShardContext.with(shard(0), app.store().outbox(&OutboxQuery { limit: Some(1), ..Default::default() }));
-    let start = start.await.expect("a page").head;
+    let query = OutboxQuery { limit: Some(1), ..OutboxQuery::default() };
+    let start = ShardContext.with(shard(0), app.store().outbox(&query)).await.expect("a page").head;
     let reading = tokio::spawn(ShardContext.with(shard(0), async move {
         let mut cursor = start;
         loop {

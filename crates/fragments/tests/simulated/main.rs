@@ -33,7 +33,7 @@ use isles_fragments::hooks::{Processor, ProcessorOptions};
 use isles_fragments::shard::{Shard, Strategy};
 use isles_fragments::store::{Handle, Planted as StorePlanted, Store};
 use isles_fragments::surroundings::{IdSource, Surroundings};
-use isles_sim::disk::{Crash, Disk, Times};
+use isles_sim::disk::{Crash, Disk, Times, Trouble};
 use isles_sim::exec::Sim;
 use isles_sim::rng::{Rng, number_from_env as number};
 use std::collections::BTreeMap;
@@ -162,9 +162,8 @@ impl Driver {
     fn plant_faults(&mut self) {
         self.disk.heal();
         let counts = self.disk.counts();
-        if self.rng.chance(3, 4) {
-            self.saw("crash at an operation");
-            self.disk.crash_at(counts.operations + 1 + self.rng.below(8_000));
+        if self.rng.chance(1, 5) {
+            self.disk.crash_at(counts.operations + 1 + self.rng.below(4_000));
         }
         match self.rng.below(8) {
             0 => {
@@ -190,9 +189,13 @@ impl Driver {
     fn faulty_life(&mut self, life: u64) -> Result<(), String> {
         self.plant_faults();
         let (killed_at, crash) = (10 + self.rng.below(150), *self.rng.pick(&Crash::ALL));
+        let crash_at = self.rng.chance(3, 4).then(|| 1 + self.rng.below(1_500));
         let (mut moving, clients) = (self.rng.fork("moves"), self.rng.fork(&format!("life {life}")));
         let living = async {
             let Ok(opened) = self.open().await else { return (None, 0) };
+            if let Some(operation) = crash_at {
+                self.disk.crash_at(self.disk.counts().operations + operation);
+            }
             self.start(&opened, life, &clients);
             let mut moves = 0;
             for _ in 0..killed_at {
@@ -240,14 +243,19 @@ impl Driver {
             }
             check::all(&opened.app, &opened.processor, &self.told).await?;
             self.hanging_hooks_delay_nobody(&opened).await?;
+            let was_away = self.a_shard_that_is_away_delays_nobody(&opened).await?;
             self.until_quiet(&opened).await?;
             check::all(&opened.app, &opened.processor, &self.told).await?;
-            Ok::<u64, String>(check::completed_moves(&opened.database).await?)
+            Ok::<(u64, bool), String>((check::completed_moves(&opened.database).await?, was_away))
         };
         let ended = self.sim.run_within(LIFE_MAX, living).map_err(|stuck| format!("I-66: {stuck}"))?;
         self.sim.kill(NODE);
         self.violations()?;
-        *self.seen.entry("move completed").or_default() += ended?;
+        let (moves, was_away) = ended?;
+        *self.seen.entry("move completed").or_default() += moves;
+        if was_away {
+            self.saw("shard away");
+        }
         Ok(())
     }
 
@@ -271,12 +279,29 @@ impl Driver {
         for at in 0..HOOKS.per_shard {
             clients::trigger(&opened.app, &self.told, first, &format!("{first}-hang-{at}"), clients::HANGS).await?;
         }
-        let began = self.sim.elapsed();
-        let token = format!("{second}-beside");
-        clients::trigger(&opened.app, &self.told, second, &token, clients::WORKS).await?;
+        self.hook_runs_soon(opened, second, "beside").await
+    }
+
+    /// I-35: while a shard cannot be reached, a hook of a tenant on another one runs at once. False if all are on one.
+    async fn a_shard_that_is_away_delays_nobody(&self, opened: &Opened) -> Result<bool, String> {
+        let away = place(&opened.database, TENANTS[0]).await?;
+        for tenant in TENANTS {
+            if place(&opened.database, tenant).await? != away {
+                self.disk.trouble(&format!("/{away}/"), Trouble::Away);
+                let ran = self.hook_runs_soon(opened, tenant, "away").await;
+                self.disk.end_trouble();
+                return ran.map(|()| true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn hook_runs_soon(&self, opened: &Opened, tenant: &str, beside: &str) -> Result<(), String> {
+        let (began, token) = (self.sim.elapsed(), format!("{tenant}-{beside}"));
+        clients::trigger(&opened.app, &self.told, tenant, &token, clients::WORKS).await?;
         while !self.told.lock().unwrap().runs.contains_key(&token) {
             if self.sim.elapsed() - began > DELAY_MAX {
-                return Err(format!("I-35: a hook of {second} waits for those of {first}"));
+                return Err(format!("I-35: the hook {token} waits for others"));
             }
             self.sim.env().sleep(LOOK).await;
         }
@@ -296,6 +321,17 @@ async fn move_tenant(database: &Arc<Database>, tenant: &str, rng: &mut Rng) -> b
         }
     }
     false
+}
+
+/// The shard that a tenant is on.
+async fn place(database: &Arc<Database>, tenant: &str) -> Result<String, String> {
+    let mut session = database.system_session().map_err(|error| error.to_string())?;
+    let shown = session.run_text(&format!("SHOW TENANT {tenant}"), Vec::new()).await;
+    let shown = shown.map_err(|error| error.to_string())?;
+    match shown.rows.first().and_then(|row| row.get(1)) {
+        Some(isles_fragments::Value::Text(shard)) => Ok(shard.clone()),
+        other => Err(format!("{tenant} is on {other:?}")),
+    }
 }
 
 /// As if a move had carried the rows alone.
@@ -347,6 +383,7 @@ const EXPECTED: &[(&str, u64)] = &[
     ("failing write", 1),
     ("failing read", 1),
     ("full disk", 1),
+    ("shard away", 5),
     ("move begun", 10),
     ("move completed", 20),
     ("unit of work", 500),

@@ -377,7 +377,7 @@ fn outbox_sync_and_hooks_hold_under_faults() {
 
 /// What histories must have had in them, and how often at least.
 const EXPECTED: &[(&str, u64)] = &[
-    ("life", 20),
+    ("life", 15),
     ("crash that struck", 10),
     ("failing sync", 1),
     ("failing write", 1),
@@ -387,7 +387,7 @@ const EXPECTED: &[(&str, u64)] = &[
     ("move begun", 10),
     ("move completed", 20),
     ("unit of work", 500),
-    ("unit of work without an answer", 10),
+    ("unit of work without an answer", 5),
     ("unit of work that the database failed", 10),
     ("request sent again", 50),
     ("page read again", 20),

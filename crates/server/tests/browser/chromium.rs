@@ -162,6 +162,12 @@ impl Page<'_> {
         }
     }
 
+    /// From now on requests to such addresses fail as they do without a network.
+    pub(crate) fn block(&self, pattern: &str) {
+        self.call("Network.enable", json!({}));
+        self.call("Network.setBlockedURLs", json!({ "urls": [pattern] }));
+    }
+
     /// Loads the page anew.
     pub(crate) fn reload(&self) {
         self.evaluate("window.isOld = true");

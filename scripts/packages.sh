@@ -10,14 +10,15 @@ missing_for_build() {
     has_libclang || libclang_packages
 }
 
-# What the tests need besides: PostgreSQL's server programs and psql, and Python and Node for the drivers of these
-# languages, which the tests install under the target directory. The tests start servers of their own.
+# What the tests need besides: PostgreSQL's server programs and psql, Python and Node for the drivers of these
+# languages, which the tests install under the target directory, and a browser. The tests start servers of their own.
 missing_for_tests() {
     has_postgresql || echo postgresql
     command -v psql >/dev/null 2>&1 || echo postgresql-client
     python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3 python3-venv
     command -v node >/dev/null 2>&1 || echo nodejs
     command -v npm >/dev/null 2>&1 || echo npm
+    command -v chromium >/dev/null 2>&1 || echo chromium
 }
 
 has_libclang() {

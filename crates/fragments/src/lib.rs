@@ -9,6 +9,7 @@
 //!
 //! In reading order:
 //!   * [`error`]     what can go wrong, for those who branch and for people
+//!   * [`surroundings`] time, timers, tasks and randomness
 //!   * [`shard`]     whose rows they are
 //!   * [`context`]   the shard of what is running
 //!   * [`values`]    rows by the names of their columns
@@ -37,6 +38,7 @@ pub mod query;
 pub mod schema;
 pub mod shard;
 pub mod store;
+pub mod surroundings;
 pub mod sync;
 pub mod uow;
 pub mod values;

@@ -119,22 +119,22 @@ impl Store {
     pub async fn outbox(&self, query: &OutboxQuery) -> Result<OutboxPage> {
         let access = self.scoped()?;
         self.check_partition(&access, query.partition.as_ref())?;
-        let until = tokio::time::Instant::now() + Duration::from_millis(query.wait());
+        let surroundings = self.surroundings();
+        let until = surroundings.elapsed() + Duration::from_millis(query.wait());
         loop {
             let news = self.news(access.owner());
             let told = news.as_ref().map(|news| news.notified());
             let page =
                 self.outbox_page(&access, query.after.unwrap_or(Cursor::START), query.entries() as usize).await?;
-            let now = tokio::time::Instant::now();
+            let now = surroundings.elapsed();
             if !page.entries.is_empty() || now >= until {
                 return Ok(page);
             }
-            let wait = tokio::time::sleep(LOOK_EVERY.min(until - now));
+            let wait = LOOK_EVERY.min(until - now);
             match told {
-                Some(told) => {
-                    tokio::select! { () = told => {}, () = wait => {} }
-                }
-                None => wait.await,
+                // Either way there may be something to read.
+                Some(told) => drop(surroundings.within(wait, told).await),
+                None => surroundings.sleep(wait).await,
             }
         }
     }
@@ -286,7 +286,7 @@ impl Store {
     /// Tells the clients of a shard to begin anew: rows have come or gone beside the outbox.
     pub(crate) async fn begin_anew(&self, shard: &Shard) -> Result<()> {
         let access = self.access_of(shard);
-        let id = uuid::Uuid::now_v7();
+        let id = self.surroundings().new_id();
         let mut tx = self.adapter().begin(&access, Mode::Write).await?;
         let clock = tx.tick(crate::adapter::Tick::Next(&id.to_string())).await?;
         let values = crate::values::Values::new()

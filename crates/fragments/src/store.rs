@@ -15,12 +15,13 @@ use crate::internal;
 use crate::migrate::{self, settle};
 use crate::schema::{Schema, Table};
 use crate::shard::{Shard, Strategy};
+use crate::surroundings::Surroundings;
 use crate::sync::Command;
 use crate::uow::{Attempts, Plan};
 use isles_kernel::sync::PartitionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Shards that wait for news at the same time; more are told by their polls alone.
@@ -114,25 +115,26 @@ struct Inner {
     triggered: Notify,
     bound: Mutex<Option<Shard>>,
     last_internal: Mutex<i64>,
+    surroundings: Surroundings,
     planted: Option<Planted>,
 }
 
 impl Store {
     /// Opens a database for fragments, with the integrator's strategy.
     pub async fn open(adapter: Arc<dyn Adapter>, strategy: Option<Strategy>) -> Result<(Store, GlobalScope)> {
-        Store::open_planted(adapter, strategy, None).await
+        Store::open_in(Surroundings::current(), adapter, strategy, None).await
     }
 
-    /// The same, with a bug.
-    pub async fn open_planted(
+    /// The same in other surroundings than the runtime's own, or with a bug; for tests.
+    pub async fn open_in(
+        surroundings: Surroundings,
         adapter: Arc<dyn Adapter>,
         strategy: Option<Strategy>,
         planted: Option<Planted>,
     ) -> Result<(Store, GlobalScope)> {
         let internal = internal::schema()?;
         migrate::migrate(&*adapter, &internal).await?;
-        let fresh = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(|id| id.simple().to_string()).concat();
-        let secret = settle(&*adapter, "partition_secret", &fresh).await?;
+        let secret = settle(&*adapter, "partition_secret", &surroundings.new_secret()).await?;
         let recorded = migrate::setting(&*adapter, STRATEGY).await?;
         if let (Some(recorded), None) = (&recorded, &strategy) {
             return Err(mismatch(recorded, "none"));
@@ -147,6 +149,7 @@ impl Store {
             triggered: Notify::new(),
             bound: Mutex::default(),
             last_internal: Mutex::new(0),
+            surroundings,
             planted,
         }));
         if let Some(strategy) = strategy {
@@ -246,7 +249,7 @@ impl Store {
     /// one shard are told by its unique key.
     pub(crate) fn new_internal(&self) -> i64 {
         const RANDOM_BITS: u32 = 21;
-        let random = (uuid::Uuid::new_v4().as_u128() & ((1 << RANDOM_BITS) - 1)) as i64;
+        let random = (self.surroundings().random() & ((1 << RANDOM_BITS) - 1)) as i64;
         let mut last = self.0.last_internal.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (*last + 1).max((self.now_ms() << RANDOM_BITS) | random);
         *last
@@ -254,7 +257,11 @@ impl Store {
 
     /// Milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
+        self.0.surroundings.now_ms()
+    }
+
+    pub(crate) fn surroundings(&self) -> &Surroundings {
+        &self.0.surroundings
     }
 
     /// What is told when a shard has a new entry.
@@ -283,7 +290,7 @@ impl Store {
     /// Resolves when a hook was triggered in this process, or after a while.
     pub async fn triggered(&self, at_most: Duration) {
         // Either way there may be something to do.
-        let _ = tokio::time::timeout(at_most, self.0.triggered.notified()).await;
+        let _ = self.0.surroundings.within(at_most, self.0.triggered.notified()).await;
     }
 }
 

@@ -31,7 +31,6 @@ use isles_kernel::sync::{
 use isles_kernel::value::Value;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use uuid::Uuid;
 
 /// A command: reads its input, or says what is wrong with it, and returns what is to be done.
 pub type Command = Arc<dyn Fn(&serde_json::Value) -> Result<Plan<()>> + Send + Sync>;
@@ -57,6 +56,10 @@ impl Store {
     pub async fn submit(&self, request: &SubmitRequest) -> Result<SubmitResponse> {
         let access = self.scoped()?;
         request.check().map_err(|error| refused(Code::InvalidRequest, error.to_string()))?;
+        let scopes = request.commands.iter().flat_map(|command| &command.scopes);
+        if let Some(column) = scopes.into_iter().find_map(|scope| hidden_column(&scope.predicate)) {
+            return Err(refused(Code::HiddenColumn, format!("a scope cannot name \"{column}\"")));
+        }
         self.check_partition(&access, Some(&request.partition))?;
         self.check_bound(&access).await?;
         let digest = digest(request);
@@ -64,7 +67,8 @@ impl Store {
         let (recorded, duplicate) = loop {
             match self.submit_once(&access, request, &digest).await {
                 Err(Error::Conflict(_)) if attempt < ATTEMPTS => {
-                    tokio::time::sleep(Attempts::default().wait(attempt)).await;
+                    let surroundings = self.surroundings();
+                    surroundings.sleep(Attempts::default().wait(attempt, surroundings.random())).await;
                     attempt += 1;
                 }
                 done => break done?,
@@ -89,7 +93,7 @@ impl Store {
         let (requests, outbox) = (self.internal(REQUESTS)?, self.internal(OUTBOX)?);
         let id = request.request_id.to_string();
         let tx = self.adapter().begin(access, Mode::Write).await?;
-        let mut work = Work::begin(self, tx, access.clone(), Uuid::now_v7(), true).await?;
+        let mut work = Work::begin(self, tx, access.clone(), self.surroundings().new_id(), true).await?;
         let known = work.tx.select(&by_id(&requests, eq(ID, id.as_str()), 1)).await?;
         if let Some(row) = known.first() {
             let again = recorded(row, digest);
@@ -150,6 +154,22 @@ impl Store {
     }
 }
 
+/// A column that clients do not have, if a predicate names one.
+fn hidden_column(predicate: &Predicate) -> Option<&str> {
+    match predicate {
+        Predicate::All(parts) | Predicate::Any(parts) => parts.iter().find_map(hidden_column),
+        Predicate::Not(part) => hidden_column(part),
+        Predicate::Eq(column, _)
+        | Predicate::Ne(column, _)
+        | Predicate::Lt(column, _)
+        | Predicate::Lte(column, _)
+        | Predicate::Gt(column, _)
+        | Predicate::Gte(column, _)
+        | Predicate::In(column, _)
+        | Predicate::Null(column) => column.starts_with('_').then_some(column),
+    }
+}
+
 fn conflict(
     command: usize,
     code: ConflictCode,
@@ -197,7 +217,7 @@ async fn run(store: &Store, work: &mut Work<'_>, ready: &mut [Ready]) -> Result<
 async fn apply(store: &Store, work: &mut Work<'_>, fragment: &Arc<Fragment>, plan: &mut Plan<()>) -> Result<()> {
     let queries = plan.queries(fragment)?;
     let answers = retrieve(&mut *work.tx, fragment, &queries).await?;
-    let mutation = Mutation::new(fragment, Uuid::now_v7(), 0, store.now_ms());
+    let mutation = Mutation::new(store, fragment, store.surroundings().new_id(), 0);
     let ((), mutation) = plan.operations(mutation, &answers)?;
     work.apply(&mutation).await
 }

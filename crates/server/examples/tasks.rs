@@ -77,10 +77,9 @@ async fn token(State(tokens): State<Arc<SignedToken>>, Path(tenant): Path<String
     Ok(tokens.token(&Shard::named(tenant)?))
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "tasks-data".into());
-    let database = Database::open(Config::sqlite(&folder, SHARDS), Arc::new(TokioEnv::current())).await?;
+/// The service over a database in a folder, which is made if it is not there.
+pub(crate) async fn service(folder: &str) -> Result<Router, Box<dyn std::error::Error>> {
+    let database = Database::open(Config::sqlite(folder, SHARDS), Arc::new(TokioEnv::current())).await?;
     let adapter = Arc::new(Isles::new(database, "isles"));
     let (store, _) = Store::open(adapter, Some(Strategy::Row)).await?;
     store.register(tasks()?, None).await?;
@@ -91,6 +90,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/token/{tenant}", get(token))
         .with_state(tokens.clone())
         .nest("/tasks", mount(&store, Some(tokens), Router::new())?);
+    Ok(routes)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::args().nth(1).unwrap_or_else(|| "tasks-data".into());
+    let routes = service(&folder).await?;
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("tasks are at http://{}/?tenant=acme", listener.local_addr()?);
     axum::serve(listener, routes).await?;

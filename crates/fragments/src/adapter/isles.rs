@@ -20,11 +20,13 @@ use isles_cluster::session::{Answer, Login, Session};
 use isles_engine::postgres::wire::type_of;
 use isles_kernel::value::Value;
 use isles_sql::types::Oid;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Rows that are taken from a result at a time.
 const BATCH: usize = 1_000;
+/// Tenants that are remembered for the time in which they cannot be listed; beyond that some wait until they can.
+const MAX_KNOWN: usize = 100_000;
 /// Rows that get their shard in one transaction.
 const ASSIGN_ROWS: usize = 500;
 
@@ -32,12 +34,15 @@ const ASSIGN_ROWS: usize = 500;
 pub struct Isles {
     database: Arc<Database>,
     name: String,
+    /// Tenants that were listed last, or have been written to since. A list asks all shards; when one of them is away,
+    /// those of the others are found here.
+    known: Mutex<BTreeSet<Shard>>,
 }
 
 impl Isles {
     /// A database that is open in this process, by the name that clients call it.
     pub fn new(database: Arc<Database>, name: &str) -> Isles {
-        Isles { database, name: name.into() }
+        Isles { database, name: name.into(), known: Mutex::default() }
     }
 
     fn session(&self, shard: Option<&Shard>) -> Result<Session> {
@@ -60,13 +65,22 @@ impl Isles {
         run(&mut session, sql, &[]).await.map(|(rows, _)| rows)
     }
 
-    /// All tenants that there are, and the null tenant.
-    async fn shards(&self) -> Result<Vec<Shard>> {
-        let rows = self.texts("SHOW TENANTS").await?;
-        let mut shards = rows.into_iter().map(|row| shard_of(row.into_iter().next())).collect::<Result<Vec<_>>>()?;
-        if !shards.contains(&Shard::None) {
-            shards.push(Shard::None);
-        }
+    fn known(&self) -> MutexGuard<'_, BTreeSet<Shard>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All tenants that there are, and the null tenant; those that are known, if they cannot be listed.
+    async fn shards(&self) -> Result<BTreeSet<Shard>> {
+        let rows = match self.texts("SHOW TENANTS").await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let known = self.known().clone();
+                return if known.is_empty() { Err(error) } else { Ok(known) };
+            }
+        };
+        let listed = rows.into_iter().map(|row| shard_of(row.into_iter().next()));
+        let shards = listed.chain([Ok(Shard::None)]).collect::<Result<BTreeSet<_>>>()?;
+        *self.known() = shards.iter().take(MAX_KNOWN).cloned().collect();
         Ok(shards)
     }
 }
@@ -136,6 +150,12 @@ impl Adapter for Isles {
             return Err(refused(Code::GlobalScope, "an Isles database is read one tenant at a time")
                 .with_hint("use `with` for each shard"));
         }
+        if mode == Mode::Write {
+            let mut known = self.known();
+            if known.len() < MAX_KNOWN && !known.contains(access.owner()) {
+                known.insert(access.owner().clone());
+            }
+        }
         let session = self.session(Some(access.owner()))?;
         let mut link = IslesLink { session };
         link.command(match mode {
@@ -149,7 +169,7 @@ impl Adapter for Isles {
     }
 
     async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
-        let mut found = Vec::new();
+        let (mut found, mut silent) = (Vec::new(), Vec::new());
         for shard in self.shards().await? {
             let access = Access::Shard(shard.clone());
             let select = Select {
@@ -162,13 +182,18 @@ impl Adapter for Isles {
             let print = Print { dialect: Dialect::Isles, access: &access, planted: None };
             let statement = print.select(&select)?;
             let mut session = self.session(Some(&shard))?;
-            if !run(&mut session, &statement.sql, &statement.params).await?.0.is_empty() {
-                found.push(shard);
+            match run(&mut session, &statement.sql, &statement.params).await {
+                Ok((rows, _)) if rows.is_empty() => {}
+                Ok(_) => found.push(shard),
+                // It may have some; whoever goes there is told why it cannot be asked. The others come first.
+                Err(_) => silent.push(shard),
             }
             if found.len() >= limit {
                 break;
             }
         }
+        found.extend(silent);
+        found.truncate(limit);
         Ok(found)
     }
 

@@ -138,7 +138,8 @@ pub trait Adapter: Send + Sync + 'static {
     /// For people: `memory`, `sqlite`, `postgresql`, `isles`.
     fn name(&self) -> &'static str;
     async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>>;
-    /// The shards that have rows of a table under a condition, some of them if there are many.
+    /// The shards that have rows of a table under a condition, some of them if there are many. One that cannot be asked
+    /// now is taken for one that has some.
     async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>>;
     /// How tables are made here.
     fn tables(&self) -> &dyn Tables;

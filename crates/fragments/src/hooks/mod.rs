@@ -29,7 +29,7 @@ use crate::adapter::Row;
 use crate::error::{Code, Result, refused};
 use crate::schema::MAX_ID;
 use crate::shard::Shard;
-use crate::store::{Fragment, Handle};
+use crate::store::{Fragment, Handle, Store};
 use crate::values::{Values, timestamp_ms};
 use futures::future::BoxFuture;
 use isles_kernel::value::Value;
@@ -129,9 +129,9 @@ impl Trigger {
         }
     }
 
-    pub(crate) fn row(&self, fragment: &Fragment, unit: Uuid, internal: i64, now_ms: i64) -> Row {
-        let namespace = fragment.schema.key();
-        let id = self.id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+    pub(crate) fn row(&self, store: &Store, fragment: &Fragment, unit: Uuid) -> Row {
+        let (namespace, now_ms) = (fragment.schema.key(), store.now_ms());
+        let id = self.id.clone().unwrap_or_else(|| store.surroundings().new_id().simple().to_string());
         // A fragment's hooks are known when they are triggered; see `check`.
         let policy = fragment.hooks.get(&self.hook).map_or((1, 0), |hook| (hook.max_attempts, hook.backoff_ms));
         let values = Values::new()
@@ -145,6 +145,6 @@ impl Trigger {
             .set("nextAt", timestamp_ms(self.at_ms.unwrap_or(now_ms)))
             .set("createdAt", timestamp_ms(now_ms))
             .set("unitOfWork", unit.to_string());
-        Row { id: format!("{namespace}/{id}"), internal, version: 0, values }
+        Row { id: format!("{namespace}/{id}"), internal: store.new_internal(), version: 0, values }
     }
 }

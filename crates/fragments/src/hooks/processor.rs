@@ -17,12 +17,11 @@ use crate::uow::apply::by_id;
 use crate::values::{Values, ms_of, timestamp_ms};
 use futures::FutureExt;
 use isles_kernel::value::Value;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
-use tokio::task::JoinSet;
-use uuid::Uuid;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// Shards that are looked at in one round; the others come in the next ones.
 const SHARDS_PER_ROUND: usize = 1_000;
@@ -147,7 +146,7 @@ impl Processor {
         let now = store.now_ms();
         let order = vec![("nextAt".into(), Direction::Asc), ("id".into(), Direction::Asc)];
         let select = Select { table: table.clone(), condition: self.due(now), order, after: None, limit: most };
-        let owner = Uuid::new_v4().simple().to_string();
+        let owner = store.surroundings().new_id().simple().to_string();
         let (mut claimed, mut given_up) = (Vec::new(), 0);
         for mut row in tx.select(&select).await? {
             let attempts = row.values.int("attempts").unwrap_or_default();
@@ -192,10 +191,11 @@ impl Processor {
             Some(hook) => {
                 let limit = Duration::from_millis(self.options.time_limit_ms.unsigned_abs());
                 let body = AssertUnwindSafe((hook.body)(context, payload)).catch_unwind();
-                match tokio::time::timeout(limit, ShardContext.with(shard.clone(), body)).await {
-                    Err(_) => Err("the time limit was reached".into()),
-                    Ok(Err(_)) => Err("the hook panicked".into()),
-                    Ok(Ok(outcome)) => outcome,
+                let surroundings = self.handle.store.surroundings();
+                match surroundings.within(limit, ShardContext.with(shard.clone(), body)).await {
+                    None => Err("the time limit was reached".into()),
+                    Some(Err(_)) => Err("the hook panicked".into()),
+                    Some(Ok(outcome)) => outcome,
                 }
             }
         };
@@ -223,7 +223,8 @@ impl Processor {
                 match i64::from(attempt) >= max_attempts {
                     true => (set.set("status", FAILED), Processed { given_up: 1, ..Processed::default() }),
                     false => {
-                        let wait = backoff_ms(row.values.int("backoffMs").unwrap_or_default(), attempt);
+                        let random = store.surroundings().random();
+                        let wait = backoff_ms(row.values.int("backoffMs").unwrap_or_default(), attempt, random);
                         let set = set.set("status", PENDING).set("nextAt", timestamp_ms(store.now_ms() + wait));
                         (set, Processed { failed: 1, ..Processed::default() })
                     }
@@ -238,21 +239,34 @@ impl Processor {
         Ok(if own { done } else { Processed::default() })
     }
 
-    /// Claims what is due, once, and runs it to its end.
+    /// Claims what is due, once, and runs it to its end. An error of one shard is told when the others are done.
     pub async fn process_due(&self) -> Result<Processed> {
         let mut processed = Processed::default();
-        let mut running = JoinSet::new();
+        let mut failed = None;
+        let (told, mut ended) = unbounded_channel();
         for shard in self.shards_due().await? {
-            let (claimed, given_up) = self.claim(&shard, self.options.per_shard).await?;
-            processed.given_up += given_up;
+            let claimed = match self.claim(&shard, self.options.per_shard).await {
+                Ok((claimed, given_up)) => {
+                    processed.given_up += given_up;
+                    claimed
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
             for claimed in claimed {
-                running.spawn(self.clone().run_one(claimed));
+                self.handle.store.surroundings().start(told.clone(), self.clone().run_one(claimed));
             }
         }
-        while let Some(ended) = running.join_next().await {
-            processed += ended.map_err(|error| refused(Code::UnknownHook, error.to_string()))??;
+        drop(told);
+        while let Some(one) = ended.recv().await {
+            match one {
+                Ok(one) => processed += one,
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(processed)
+        failed.map_or(Ok(processed), Err)
     }
 
     /// Runs until nothing is due.
@@ -282,41 +296,49 @@ impl Processor {
 
     /// Runs hooks as they become due, until `stop` resolves. A hook that hangs keeps a place of its own shard only.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let mut running: JoinSet<Shard> = JoinSet::new();
-        let mut places: HashMap<Shard, usize> = HashMap::new();
+        let (told, mut ended) = unbounded_channel();
+        let mut places = Places::new();
         tokio::pin!(stop);
         loop {
-            if let Err(error) = self.start_due(&mut running, &mut places).await {
+            if let Err(error) = self.start_due(&told, &mut places).await {
                 tracing::warn!(%error, "hooks were not claimed");
             }
             tokio::select! {
+                biased;
                 () = &mut stop => return,
+                Some(shard) = ended.recv() => leave(&mut places, &shard),
                 () = self.handle.store.triggered(Duration::from_millis(self.options.poll_ms)) => {}
-                Some(ended) = running.join_next(), if !running.is_empty() => {
-                    if let Ok(shard) = ended && let Some(taken) = places.get_mut(&shard) {
-                        *taken -= 1;
-                    }
-                }
             }
-            places.retain(|_, taken| *taken > 0);
+            while let Ok(shard) = ended.try_recv() {
+                leave(&mut places, &shard);
+            }
         }
     }
 
-    async fn start_due(&self, running: &mut JoinSet<Shard>, places: &mut HashMap<Shard, usize>) -> Result<()> {
+    /// Claims what is due and starts it. A shard that cannot be asked now keeps no other from its turn.
+    async fn start_due(&self, told: &UnboundedSender<Shard>, places: &mut Places) -> Result<()> {
         for shard in self.shards_due().await? {
-            let taken = places.get(&shard).copied().unwrap_or_default();
-            let free =
-                self.options.per_shard.saturating_sub(taken).min(self.options.at_once.saturating_sub(running.len()));
+            let (taken, all) = (places.get(&shard).copied().unwrap_or_default(), places.values().sum());
+            let free = self.options.per_shard.saturating_sub(taken).min(self.options.at_once.saturating_sub(all));
             if free == 0 {
                 continue;
             }
-            let (claimed, _) = self.claim(&shard, free).await?;
+            let claimed = match self.claim(&shard, free).await {
+                Ok((claimed, _)) => claimed,
+                Err(error) => {
+                    tracing::warn!(%error, ?shard, "hooks of a shard were not claimed");
+                    continue;
+                }
+            };
             for claimed in claimed {
                 *places.entry(shard.clone()).or_default() += 1;
                 let (one, shard) = (self.clone(), shard.clone());
-                running.spawn(async move {
-                    if let Err(error) = one.run_one(claimed).await {
-                        tracing::warn!(%error, "the end of a hook was not noted");
+                self.handle.store.surroundings().start(told.clone(), async move {
+                    // Whatever happens, the place is given back.
+                    match AssertUnwindSafe(one.run_one(claimed)).catch_unwind().await {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) => tracing::warn!(%error, "the end of a hook was not noted"),
+                        Err(_) => tracing::error!("the processor of a hook panicked"),
                     }
                     shard
                 });
@@ -360,9 +382,18 @@ impl Processor {
     }
 }
 
+/// How many hooks of each shard run.
+type Places = BTreeMap<Shard, usize>;
+
+fn leave(places: &mut Places, shard: &Shard) {
+    if let Some(taken) = places.get_mut(shard) {
+        *taken -= 1;
+    }
+    places.retain(|_, taken| *taken > 0);
+}
+
 /// Doubles with each attempt; between half of it and all of it, so that what failed together is not tried together.
-fn backoff_ms(first: i64, attempt: u32) -> i64 {
+fn backoff_ms(first: i64, attempt: u32, random: u64) -> i64 {
     let most = first.saturating_mul(1 << attempt.saturating_sub(1).min(20)).clamp(0, LONGEST_BACKOFF_MS);
-    let random = (Uuid::new_v4().as_u64_pair().0 >> 1) as i64;
-    most / 2 + random % (most / 2 + 1)
+    most / 2 + (random >> 1) as i64 % (most / 2 + 1)
 }

@@ -78,7 +78,7 @@ impl<'a> Work<'a> {
         let table = self.store.internal(HOOKS)?;
         for trigger in &mutation.triggers {
             let unit = mutation.idempotency_key();
-            let row = trigger.row(&mutation.fragment, unit, self.store.new_internal(), self.store.now_ms());
+            let row = trigger.row(self.store, &mutation.fragment, unit);
             self.tx.insert(&table, &row).await?;
             self.hooks += 1;
         }

@@ -28,7 +28,8 @@ use crate::error::{Code, Result, refused};
 use crate::hooks::Trigger;
 use crate::query::{self, Find, Found, Page, RowId};
 use crate::schema::{MAX_ID, Table};
-use crate::store::Fragment;
+use crate::store::{Fragment, Store};
+use crate::surroundings::Surroundings;
 use crate::values::Values;
 use isles_kernel::value::Value;
 use std::sync::Arc;
@@ -240,13 +241,14 @@ pub struct Mutation {
     unit: Uuid,
     attempt: u32,
     now: Value,
+    surroundings: Surroundings,
 }
 
 impl Mutation {
-    pub(crate) fn new(fragment: &Arc<Fragment>, unit: Uuid, attempt: u32, now_ms: i64) -> Mutation {
-        let now = crate::values::timestamp_ms(now_ms);
-        let (operations, triggers) = (Vec::new(), Vec::new());
-        Mutation { fragment: fragment.clone(), operations, triggers, unit, attempt, now }
+    pub(crate) fn new(store: &Store, fragment: &Arc<Fragment>, unit: Uuid, attempt: u32) -> Mutation {
+        let now = crate::values::timestamp_ms(store.now_ms());
+        let (operations, triggers, surroundings) = (Vec::new(), Vec::new(), store.surroundings().clone());
+        Mutation { fragment: fragment.clone(), operations, triggers, unit, attempt, now, surroundings }
     }
 
     /// The same for every attempt of a unit of work.
@@ -273,7 +275,7 @@ impl Mutation {
 
     /// Makes a row with a new id; the id.
     pub fn create(&mut self, table: &str, values: Values) -> Result<String> {
-        let id = Uuid::now_v7().simple().to_string();
+        let id = self.surroundings.new_id().simple().to_string();
         self.create_with_id(table, &id, values)?;
         Ok(id)
     }

@@ -24,9 +24,8 @@ impl Default for Attempts {
 
 impl Attempts {
     /// Between half of the doubled wait and all of it, so that those who met do not meet again.
-    pub(crate) fn wait(self, attempt: u32) -> Duration {
+    pub(crate) fn wait(self, attempt: u32, random: u64) -> Duration {
         let most = self.first_wait_ms.saturating_mul(1 << attempt.min(16)).min(self.longest_wait_ms).max(1);
-        let random = Uuid::new_v4().as_u64_pair().0;
         Duration::from_millis(most / 2 + random % (most / 2 + 1))
     }
 }
@@ -87,11 +86,12 @@ impl<T: Send + 'static> HandlerTx<T> {
             return Err(refused(Code::RetryPolicy, "a unit of work that reads nothing is not tried again"));
         }
         let attempts = attempts.unwrap_or_else(|| handle.attempts());
-        let unit = Uuid::now_v7();
+        let surroundings = handle.store.surroundings();
+        let unit = surroundings.new_id();
         for attempt in 0.. {
             match attempt_once(&handle, &access, &mut plan, unit, attempt).await {
                 Err(error) if may_retry(&error, reads, attempt) && attempt < attempts.retries => {
-                    tokio::time::sleep(attempts.wait(attempt)).await;
+                    surroundings.sleep(attempts.wait(attempt, surroundings.random())).await;
                 }
                 done => return done,
             }
@@ -126,7 +126,7 @@ async fn attempt_once<T: 'static>(
         answers = retrieve(&mut *tx, fragment, &queries).await?;
         tx.commit().await?;
     }
-    let mutation = Mutation::new(fragment, unit, attempt, store.now_ms());
+    let mutation = Mutation::new(store, fragment, unit, attempt);
     let (result, mutation) = plan.operations(mutation, &answers)?;
     if mutation.operations.is_empty() && mutation.triggers.is_empty() {
         return Ok(result);
@@ -142,7 +142,7 @@ async fn attempt_once<T: 'static>(
         _ => false,
     });
     // An entry has an id of its own attempt: one that may have happened is not taken for another.
-    let entry = if attempt == 0 { unit } else { Uuid::now_v7() };
+    let entry = if attempt == 0 { unit } else { store.surroundings().new_id() };
     let tx = store.adapter().begin(access, Mode::Write).await?;
     let mut work = Work::begin(store, tx, access.clone(), entry, publishes).await?;
     if let Err(error) = work.apply(&mutation).await {

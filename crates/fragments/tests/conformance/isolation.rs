@@ -4,12 +4,13 @@ use crate::world::{Kind, World, add_user, find, fragment, names, schema, shard, 
 use isles_fragments::adapter::memory::Memory;
 use isles_fragments::context::{Scope, ShardContext, ShardState};
 use isles_fragments::error::{Code, Rule};
-use isles_fragments::query::Find;
+use isles_fragments::query::{Direction, Find};
+use isles_fragments::schema::{ColumnType, Schema, column};
 use isles_fragments::shard::{Shard, Strategy};
 use isles_fragments::store::{Handle, Store};
 use isles_fragments::values::Values;
 use isles_fragments::{Error, Value};
-use isles_kernel::sync::OutboxQuery;
+use isles_kernel::sync::{Cursor, OutboxQuery};
 use isles_sim::rng::Rng;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,18 @@ pub(crate) async fn without_a_shard_nothing_is_read_or_written(world: World) {
     unset(app.handler_tx().mutate(|m, _| m.delete("users", "u")).execute().await.unwrap_err());
     unset(app.store().outbox(&OutboxQuery::default()).await.unwrap_err());
     unset(app.store().snapshot(&Default::default()).await.unwrap_err());
+    let absent = app.handler_tx().mutate(|m, _| m.check_absent("users", "primary", &[("id", Value::text("u"))]));
+    unset(absent.execute().await.unwrap_err());
+    let of_a = within("a", async {
+        add_user(&app, "of-a", user("ada")).await.unwrap();
+        find(&app, Find::by_id("users", "of-a")).await.unwrap()[0].id.clone()
+    });
+    let of_a = of_a.await;
+    unset(app.handler_tx().mutate(move |m, _| m.check("users", &of_a)).execute().await.unwrap_err());
+    let partition = app.store().partition(&shard("a")).unwrap();
+    let (request_id, commands) = (isles_kernel::sync::RequestId(uuid::Uuid::new_v4()), Vec::new());
+    let request = isles_kernel::sync::SubmitRequest { request_id, partition, cursor: Cursor::START, commands };
+    unset(app.store().submit(&request).await.unwrap_err());
     // A task of its own has no context of its maker.
     let spawned = within("acme", async {
         let app = app.clone();
@@ -105,7 +118,7 @@ pub(crate) async fn deep_joins_stay_in_the_shard(world: World) {
     }
 }
 
-/// In create, update, filter, select, order and declaration.
+/// In create, update, filter, select, join, order, absence check and declaration; and nothing is applied or published.
 pub(crate) async fn explicit_shards_are_refused(world: World) {
     let app = world.app().await;
     within("a", async {
@@ -122,7 +135,20 @@ pub(crate) async fn explicit_shards_are_refused(world: World) {
             assert_eq!(filtered.unwrap_err().refusal(), Some(Code::HiddenColumn));
             let selected = find(&app, Find::of("users").select(&[hidden])).await;
             assert_eq!(selected.unwrap_err().refusal(), Some(Code::HiddenColumn));
+            for on in [(hidden, "id"), ("id", hidden)] {
+                let joined = find(&app, Find::of("users").join_many("posts", on, Find::of("posts"))).await;
+                assert_eq!(joined.unwrap_err().refusal(), Some(Code::HiddenColumn), "{on:?}");
+            }
+            let ordered = find(&app, Find::of("users").order_by_index(hidden, Direction::Asc)).await;
+            assert_eq!(ordered.unwrap_err().refusal(), Some(Code::UnknownIndex));
+            let key = [("id", Value::text("v")), (hidden, Value::text("b"))];
+            let tx = app.handler_tx().mutate(move |m, _| m.check_absent("users", "primary", &key));
+            assert_eq!(tx.execute().await.unwrap_err().refusal(), Some(Code::InvalidQuery));
+            let declared = Schema::build("x").table("t", |t| t.column(column(hidden, ColumnType::String))).finish();
+            assert_eq!(declared.unwrap_err().refusal(), Some(Code::SchemaInvalid), "{hidden}");
         }
+        let page = app.store().outbox(&OutboxQuery::default()).await.unwrap();
+        assert_eq!(page.entries.len(), 1, "nothing but the first row");
         let found = find(&app, Find::of("users")).await.unwrap();
         assert!(found[0].values.0.keys().all(|name| !name.starts_with('_')));
     })
@@ -336,13 +362,14 @@ pub(crate) async fn without_a_strategy_there_is_one_shard(world: World) {
 }
 
 /// I-41: any history in three shards of one database is that of three databases of their own, answer by answer: rows,
-/// errors, versions, outbox.
+/// errors, versions, outbox. Of these one has no strategy, one is one shard, and one has one shard of many.
 pub(crate) async fn random_histories_are_those_of_separate_databases(world: World) {
     let app = world.app().await;
     let shards = ["a", "b", "c"];
     let mut alone = Vec::new();
-    for _ in shards {
-        let (store, _) = Store::open(Arc::new(Memory::new()), None).await.unwrap();
+    let adapter = Strategy::Adapter { identifier: "b".into() };
+    for strategy in [None, Some(adapter), Some(Strategy::Row)] {
+        let (store, _) = Store::open(Arc::new(Memory::new()), strategy).await.unwrap();
         alone.push(store.register(fragment(), None).await.unwrap());
     }
     let mut rng = Rng::new(7);
@@ -351,14 +378,14 @@ pub(crate) async fn random_histories_are_those_of_separate_databases(world: Worl
         let (n, op) = (rng.below(3) as usize, rng.below(8));
         let (id, other) = (format!("u{}", rng.below(4)), format!("u{}", rng.below(4)));
         let shared = within(shards[n], act(&app, op, &id, &other, step)).await;
-        let single = act(&alone[n], op, &id, &other, step).await;
+        let single = within(shards[n], act(&alone[n], op, &id, &other, step)).await;
         assert_eq!(shared, single, "step {step}, operation {op} in {n}");
         refused += usize::from(shared.starts_with("error"));
     }
     assert!((10..140).contains(&refused), "{refused} were refused");
     for (n, name) in shards.iter().enumerate() {
         let shared = within(name, app.store().outbox(&OutboxQuery::default())).await.unwrap();
-        let single = alone[n].store().outbox(&OutboxQuery::default()).await.unwrap();
+        let single = within(name, alone[n].store().outbox(&OutboxQuery::default())).await.unwrap();
         let told = |page: &isles_kernel::sync::OutboxPage| -> Vec<_> {
             page.entries.iter().map(|entry| (entry.version, entry.mutations.clone())).collect()
         };
@@ -448,6 +475,26 @@ async fn rows_of_others_are_not_believed() {
     let careless = store.register(fragment(), None).await.unwrap();
     let error = within("b", find(&careless, Find::of("users"))).await.unwrap_err();
     assert_eq!(error.refusal(), Some(Code::ShardMixed));
+}
+
+/// Every index and key of a table of shards is led by the shard, so that what one tenant reads costs what it has, and no
+/// key of one can meet another's.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_index_is_led_by_the_shard() {
+    let world = World::postgres().await;
+    world.app().await;
+    let url = world.url.as_ref().unwrap();
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let sql = "SELECT t.relname, i.relname, a.attname FROM pg_index x JOIN pg_class t ON t.oid = x.indrelid \
+               JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = x.indkey[0] \
+               WHERE t.relnamespace = 'public'::regnamespace AND t.relname <> 'isles_settings'";
+    let rows = client.query(sql, &[]).await.unwrap();
+    assert!(rows.len() > 10, "there are indexes");
+    for row in rows {
+        let (table, index, first): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+        assert_eq!(first, "_shardKey", "{table}: {index}");
+    }
 }
 
 /// I-46: writers of different shards do not wait for each other: one that holds its shard's turn delays no other.

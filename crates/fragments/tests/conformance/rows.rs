@@ -3,16 +3,18 @@
 use crate::world::{World, add_user, find, fragment, names, user, within};
 use isles_fragments::condition::{Condition, Match, Op, compares, eq, is_in, is_null, matches};
 use isles_fragments::error::{Code, Rule};
-use isles_fragments::query::{Direction, Find};
+use isles_fragments::query::{Direction, Find, Found};
 use isles_fragments::schema::{ColumnType, Schema, column};
 use isles_fragments::shard::Strategy;
-use isles_fragments::store::Fragment;
+use isles_fragments::store::{Fragment, Handle};
 use isles_fragments::uow::{Attempts, Plan};
 use isles_fragments::values::{Values, from_json, timestamp_ms, to_json};
 use isles_fragments::{Error, Value};
 use isles_kernel::value::Numeric;
+use isles_sim::check::{Element, History, Key, Level, Op as Operation, Outcome, Txn};
+use isles_sim::rng::Rng;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) async fn rows_are_created_found_updated_and_deleted(world: World) {
     let app = world.app().await;
@@ -332,6 +334,78 @@ pub(crate) async fn absent_checks_hold_under_concurrency(world: World) {
         assert_eq!(done.iter().filter(|done| **done).count(), 1, "round {round}");
         assert_eq!(within(&name, names(&app)).await.len(), 1);
     }
+}
+
+/// I-19: histories of units of work that read two rows, check the one and append to the other are strictly
+/// serializable, and so are those that only read.
+pub(crate) async fn checked_histories_are_serializable(world: World) {
+    const KEYS: u64 = 3;
+    const CLIENTS: u64 = 4;
+    const UNITS: u64 = 12;
+    let (app, clock) = (world.app().await, Arc::new(AtomicU64::new(0)));
+    within("acme", async {
+        for key in 0..KEYS {
+            let tx = app.handler_tx().mutate(move |m, _| m.create_with_id("users", &format!("k{key}"), user("")));
+            tx.execute().await.unwrap();
+        }
+    })
+    .await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|process| {
+            let (app, clock) = (app.clone(), clock.clone());
+            tokio::spawn(within("acme", async move {
+                let (mut rng, mut txns) = (Rng::new(process), Vec::new());
+                for at in 0..UNITS {
+                    let (read, write) = (rng.below(KEYS), rng.below(KEYS));
+                    let element = (read != write).then_some(process * UNITS + at + 1);
+                    let invoked_at = clock.fetch_add(1, Ordering::SeqCst);
+                    let seen = append(&app, read, write, element).await;
+                    let completed_at = Some(clock.fetch_add(1, Ordering::SeqCst));
+                    let mut ops = Vec::new();
+                    for (key, elements) in seen.iter().flatten() {
+                        ops.push(Operation::Read { key: Key(*key), elements: Some(elements.clone()) });
+                    }
+                    ops.extend(element.map(|element| Operation::Append { key: Key(write), element: Element(element) }));
+                    let outcome = if seen.is_ok() { Outcome::Committed } else { Outcome::Aborted };
+                    txns.push(Txn { process, invoked_at, completed_at, ops, outcome });
+                }
+                txns
+            }))
+        })
+        .collect();
+    let mut history = History::default();
+    for client in clients {
+        history.txns.extend(client.await.unwrap());
+    }
+    let rows = within("acme", find(&app, Find::of("users"))).await.unwrap();
+    let key = |row: &Found| Key(row.id.external[1..].parse().unwrap());
+    history.final_state = Some(rows.iter().map(|row| (key(row), elements(row))).collect());
+    let committed = history.txns.iter().filter(|txn| txn.outcome == Outcome::Committed).count();
+    assert!(committed as u64 > CLIENTS * UNITS / 2, "{committed} were committed");
+    isles_sim::check::check(&history, Level::StrictSerializable).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn elements(row: &Found) -> Vec<Element> {
+    let text = row.values.text("name").unwrap();
+    text.split_whitespace().map(|element| Element(element.parse().unwrap())).collect()
+}
+
+/// Reads two lists, and appends to the second if the first is as it was read.
+async fn append(app: &Handle, read: u64, write: u64, element: Option<u64>) -> Result<Vec<(u64, Vec<Element>)>, Error> {
+    let tx = app.handler_tx().retrieve(move |r| {
+        r.find(Find::by_id("users", &format!("k{read}")))?;
+        r.find(Find::by_id("users", &format!("k{write}"))).map(|_| ())
+    });
+    let tx = tx.mutate(move |m, found| {
+        let (first, second) = (found.first(0).unwrap(), found.first(1).unwrap());
+        if let Some(element) = element {
+            m.check("users", &first.id)?;
+            let name = format!("{} {element}", second.values.text("name").unwrap());
+            m.update_checked("users", &second.id, user(name.trim()))?;
+        }
+        Ok(vec![(read, elements(first)), (write, elements(second))])
+    });
+    tx.execute().await
 }
 
 pub(crate) async fn services_run_in_one_transaction_with_their_handler(world: World) {

@@ -230,6 +230,31 @@ pub(crate) async fn scopes_conflict_with_what_came_left_or_went(world: World) {
     .await;
 }
 
+/// A client has no hidden columns: a request that names one is refused whole, wherever in a scope it does.
+pub(crate) async fn scopes_do_not_name_hidden_columns(world: World) {
+    let app = app(&world).await;
+    let named = |column: &str| Predicate::Eq(column.into(), json!("b"));
+    within("a", async {
+        for predicate in [
+            named("_shard"),
+            named("_version"),
+            Predicate::Not(Box::new(Predicate::Null("_shard".into()))),
+            Predicate::Any(vec![named("name"), Predicate::In("_shardKey".into(), vec![json!("sb")])]),
+        ] {
+            let scope = Scope { schema: "app".into(), table: "users".into(), predicate };
+            let wanted = request(&app, "a", Cursor::START, vec![Command { scopes: vec![scope], ..add("u") }]);
+            let error = app.store().submit(&wanted).await.unwrap_err();
+            assert_eq!((error.refusal(), error.http().0), (Some(Code::HiddenColumn), 400), "{wanted:?}");
+            // Its id is not used up.
+            let plain = SubmitRequest { commands: vec![command("nothing", json!({}))], ..wanted };
+            assert_eq!(app.store().submit(&plain).await.unwrap().status, Status::Applied);
+        }
+        assert!(names(&app).await.is_empty());
+        assert!(all(&app).await.entries.is_empty());
+    })
+    .await;
+}
+
 pub(crate) async fn conflicts_are_of_the_own_shard(world: World) {
     let app = app(&world).await;
     for name in ["a", "b"] {

@@ -19,8 +19,7 @@ use super::tenants::TenantUse;
 use super::{Result, Session};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{TableKind, relation_parts};
-use isles_sql::bind::procedure::CallVerb;
-use isles_sql::bind::procedure::SYSTEM_NAMESPACE;
+use isles_sql::bind::procedure::{CallVerb, SYSTEM_NAMESPACE};
 use isles_sql::bind::utility::{
     MigrationStatement, PasswordOption, RoleOptions, RoleStatement, ShowIsles, TenantStatement, Utility,
 };

@@ -52,7 +52,7 @@ pub use leave::{Owned, ShardInfo};
 pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
-use crate::catalog::{self, Catalog, SqliteCatalog};
+use crate::catalog::{self, Catalog, OpenError, SqliteCatalog};
 use crate::commit::decision;
 pub use crate::commit::decision::catalog_error;
 use crate::commit::latch::Latches;
@@ -87,7 +87,7 @@ pub(crate) use schema::SchemaGuard;
 use sequence::Sequences;
 use shards::ShardSet;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -102,6 +102,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How long closing waits for the transactions that are running.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 const CLOSE_POLL: Duration = Duration::from_millis(10);
+/// How long opening waits for one who closes; of two servers in one folder the second is told after this.
+const CATALOG_WAIT: Duration = Duration::from_secs(2);
 /// Entries do not go wrong by themselves; once a day damage is found before many have met it.
 const VERIFY_INDEXES_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -236,7 +238,7 @@ impl Database {
         };
         std::fs::create_dir_all(&config.folder).map_err(|error| cannot(&error))?;
         let path = config.folder.join("catalog.db");
-        let catalog = SqliteCatalog::open(path, env.clone(), config.catalog.clone()).await;
+        let catalog = open_catalog(&path, &env, &config.catalog).await;
         let catalog: Arc<dyn Catalog> = Arc::new(catalog.map_err(|error| cannot(&error))?);
         let about = about::about(&*catalog, &config, &*env).await?;
         let members = members::open(&*catalog, &about, &config).await?;
@@ -513,6 +515,17 @@ impl Database {
         }
         self.sequences.give_back(self.schema().sequences.values()).await;
         self.shards.close().await.map_err(|error| error.for_people())
+    }
+}
+
+/// Opens the catalog, and waits a moment for whoever has just closed it: a read that had begun holds it until its end.
+async fn open_catalog(path: &Path, env: &Arc<dyn Env>, options: &catalog::Options) -> Result<SqliteCatalog, OpenError> {
+    let deadline = env.elapsed() + CATALOG_WAIT;
+    loop {
+        match SqliteCatalog::open(path, env.clone(), options.clone()).await {
+            Err(OpenError::Locked(_)) if env.elapsed() < deadline => env.sleep(CLOSE_POLL).await,
+            opened => return opened,
+        }
     }
 }
 

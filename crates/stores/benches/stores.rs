@@ -237,12 +237,10 @@ fn redis_rate(mut stream: std::os::unix::net::UnixStream) -> std::io::Result<f64
             keys += 1;
             let key = format!("acme:{keys}");
             pipeline.push_str(&format!(
-                "*5\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$2\r\n{{}}\r\n$2\r\nEX\r\n$4\r\n3600\r\n",
+                "*6\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$2\r\n{{}}\r\n$2\r\nEX\r\n$4\r\n3600\r\n$2\r\nNX\r\n",
                 key.len()
             ));
         }
-        // NX and EX together are six words.
-        let pipeline = pipeline.replace("*5\r\n", "*6\r\n").replace("3600\r\n", "3600\r\n$2\r\nNX\r\n");
         stream.write_all(pipeline.as_bytes())?;
         for _ in 0..CLIENTS {
             line.clear();

@@ -107,6 +107,7 @@ on_all! {
         cursors_go_through_any_index_and_name_no_shard,
         parts_of_texts_are_taken_as_they_are,
         checks_hold_at_the_commit,
+        first_writers_of_a_shard_do_not_collide,
         checks_hold_under_concurrency,
         absent_checks_hold_under_concurrency,
         checked_histories_are_serializable,

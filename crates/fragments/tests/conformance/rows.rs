@@ -271,6 +271,22 @@ pub(crate) async fn checks_hold_at_the_commit(world: World) {
     .await;
 }
 
+/// Those who write to a new shard at the same moment all make its clock, and none is in another's way.
+pub(crate) async fn first_writers_of_a_shard_do_not_collide(world: World) {
+    let app = world.app().await;
+    for round in 0..20 {
+        let shard = format!("new{round}");
+        let write = |id: &'static str| {
+            let (app, shard) = (app.clone(), shard.clone());
+            tokio::spawn(async move { within(&shard, add_user(&app, id, user("ada"))).await })
+        };
+        for written in futures::future::join_all(["a", "b", "c", "d", "e", "f"].map(write)).await {
+            written.unwrap().unwrap();
+        }
+        assert_eq!(within(&shard, find(&app, Find::of("users"))).await.unwrap().len(), 6);
+    }
+}
+
 /// I-19: two who each check the other's row and write their own: never both (write skew).
 pub(crate) async fn checks_hold_under_concurrency(world: World) {
     let app = world.app().await;

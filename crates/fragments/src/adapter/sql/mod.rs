@@ -331,7 +331,10 @@ impl Print<'_> {
             _ => (0, Value::Null),
         };
         printer.push("INSERT INTO \"isles_clocks\" AS c (\"id\", \"_internalId\", \"_version\", \"floor\", \"version\", \"last\"");
-        printer.push(&format!("{column}) VALUES ('clock', 0, 0, 0, {by}, "));
+        // Of two who make one clock at the same moment, PostgreSQL looks at the key of ON CONFLICT only when it has not
+        // found them equal in another one.
+        let internal = if self.dialect == Dialect::Postgres { "(random() * 4e18)::bigint" } else { "0" };
+        printer.push(&format!("{column}) VALUES ('clock', {internal}, 0, 0, {by}, "));
         printer.param(&entry, DataType::Text);
         if self.dialect.names_shards() {
             printer.push(", ");

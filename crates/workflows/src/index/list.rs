@@ -142,7 +142,12 @@ impl Workflows {
         for _ in 0..ROUNDS {
             let want = limit - listed.entries.len();
             let fetch = if filter.attributes.is_empty() { want + 1 } else { 1_000 };
-            let parts = self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await;
+            let mut parts = self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await;
+            // An entry that goes home is put there before it is taken away here: whoever looked at its home too early, and
+            // at its old place too late, finds it at home the second time.
+            if self.is_moving(&shards) {
+                parts.extend(self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await);
+            }
             let outdated = self.engine.outdated(&parts, &mut failed).await;
             let is_stale =
                 |entry: &Entry| outdated.contains(&(entry.place.clone(), entry.id.clone())) || !filter.passes(entry);
@@ -187,6 +192,11 @@ impl Workflows {
     /// Compares the index with all runs, and puts right what differs. Returns how many entries were written.
     pub async fn reindex(&self) -> Result<u64> {
         super::follow::mend(&self.engine).await
+    }
+
+    /// Whether entries of some of these types may be at other places than their homes.
+    fn is_moving(&self, shards: &[(String, String)]) -> bool {
+        shards.iter().any(|(kind, _)| self.engine.spread(kind).is_ok_and(|spread| !spread.is_settled()))
     }
 
     /// Index shards, with their types.

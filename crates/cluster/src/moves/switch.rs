@@ -4,7 +4,7 @@
 //! prepare   taker: closed, with strangers; leftovers of an earlier try are gone ─► capture on the giver
 //! switch    giver: read only ─► drained ─► routing + 1 and the plan, one commit
 //! settle    giver: closed, at the new version ─► drained ─► taker: open, at the new version
-//! unfence   giver: open, at the version that holds
+//! unfence   giver: open, at the version that holds, where it was shut
 //! ```
 //!
 //! Fences are set in the name of the plan's stream, whose driver the shard knows: what a driver asks for that has been

@@ -26,6 +26,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const THREADS: usize = 2;
 const SHARDS: usize = 2;
 const RUNS: u64 = 2_000;

@@ -8,7 +8,7 @@ use crate::error::{Code, Result, WorkflowError};
 use crate::lock;
 use futures::future::BoxFuture;
 use isles_cluster::database::Database;
-use isles_cluster::session::{Prepared, Session};
+use isles_cluster::session::{Given, Prepared, Session};
 use isles_engine::env::Env;
 use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
@@ -25,6 +25,8 @@ const TRIES: u32 = 40;
 const RETRY: Duration = Duration::from_millis(2);
 /// And at most.
 const RETRY_MAX: Duration = Duration::from_millis(200);
+/// Queries that are asked side by side.
+const EACH_MAX: usize = 256;
 /// `not_null_violation`: a guard did not hold.
 pub(crate) const GUARD: &str = "23502";
 pub(crate) const UNIQUE: &str = "23505";
@@ -127,12 +129,16 @@ fn run(session: &mut Session, prepared: Arc<Prepared>, params: Vec<Value>) -> Sa
     Box::pin(async move { session.run(&prepared, params).await })
 }
 
-fn run_together(session: &mut Session, given: Vec<(Arc<Prepared>, Vec<Value>)>) -> Saying<'_, Vec<Outcome>> {
+fn run_together(session: &mut Session, given: Vec<Given>) -> Saying<'_, Vec<Outcome>> {
     Box::pin(async move { session.execute_together(&given).await })
 }
 
+fn query_each(session: &mut Session, given: Vec<Given>) -> Saying<'_, Vec<std::result::Result<Outcome, SqlError>>> {
+    Box::pin(async move { session.query_each(&given).await })
+}
+
 impl Line {
-    async fn together(&mut self, all: Vec<Said>) -> std::result::Result<Vec<Reply>, SqlError> {
+    async fn prepare(&mut self, all: Vec<Said>) -> std::result::Result<Vec<Given>, SqlError> {
         let mut given = Vec::with_capacity(all.len());
         for (sql, params) in all {
             let known = self.prepared.get(sql).cloned();
@@ -146,6 +152,11 @@ impl Line {
             };
             given.push((prepared, params));
         }
+        Ok(given)
+    }
+
+    async fn together(&mut self, all: Vec<Said>) -> std::result::Result<Vec<Reply>, SqlError> {
+        let mut given = self.prepare(all).await?;
         if given.len() == 1
             && let Some((prepared, params)) = given.pop()
         {
@@ -219,6 +230,38 @@ impl Lines {
     pub(crate) fn try_together(&self, all: Vec<Said>) -> BoxFuture<'_, std::result::Result<Vec<Reply>, SqlError>> {
         // Boxed, so that the future of every step does not hold that of a statement.
         Box::pin(self.repeat(all))
+    }
+
+    /// Queries that do not belong together: an answer or an error for each. They are as many requests as there are shards
+    /// that they come to.
+    pub(crate) async fn each(&self, all: Vec<Said>) -> Vec<std::result::Result<Reply, SqlError>> {
+        let (mut asked, mut replies) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        for some in all.chunks(EACH_MAX) {
+            match self.ask_each(some.to_vec()).await {
+                Ok(answers) => asked.extend(answers),
+                Err(error) => asked.extend(some.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        for (said, reply) in all.into_iter().zip(asked) {
+            replies.push(match reply {
+                Err(error) if may_repeat(&error) => {
+                    self.try_together(vec![said]).await.map(|replies| replies.into_iter().next().unwrap_or_default())
+                }
+                reply => reply.map(Reply::from),
+            });
+        }
+        replies
+    }
+
+    async fn ask_each(
+        &self,
+        all: Vec<Said>,
+    ) -> std::result::Result<Vec<std::result::Result<Outcome, SqlError>>, SqlError> {
+        let mut line = self.take()?;
+        let given = line.prepare(all).await?;
+        let answers = query_each(&mut line.session, given).await?;
+        self.give_back(line);
+        Ok(answers)
     }
 
     async fn repeat(&self, all: Vec<Said>) -> std::result::Result<Vec<Reply>, SqlError> {

@@ -3,6 +3,8 @@
 //!     plans ── each resolved with one routing ──► all on one shard ──► one request: one transaction, one flush
 //!                                            └──► otherwise: None, and the caller opens a transaction
 //!
+//!     queries that do not belong together ── those of one shard ──► one request there, all shards at the same time
+//!
 //! An interactive transaction takes a SQLite shard's writer for itself and flushes for itself. A request shares both, and
 //! it can be sent again when a bucket has moved, since nothing of it has been answered.
 //!
@@ -11,7 +13,8 @@
 //!   * I-9   what has moved is routed anew, and the caller does not notice
 //!   * I-21  all of them are resolved with one routing version
 
-use super::run::{OnShard, Output, Runner, claim_once, collect, only};
+use super::led::Led;
+use super::run::{OnShard, Output, Runner, Within, claim_once, collect, only};
 use super::target::{Nobody, Places};
 use super::transaction::{Seat, noted};
 use super::unique::Keys;
@@ -23,6 +26,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_sql::plan::{Fragment, InsertPlan, InsertRows, InsertTarget, Node, Plan, QueryPlan, ShardsNode};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One of the statements: its plan, and a runner with its parameters.
@@ -69,6 +73,49 @@ pub(crate) async fn run_together(parts: &[Part<'_>]) -> Result<Option<Vec<Output
     let uses_tenant = || parts.iter().any(|part| part.plan.uses_tenant());
     let attempt = |policy: Arc<RoutingPolicy>| async move { attempt(parts, &policy).await };
     first.runner.until_settled(uses_tenant, attempt).await
+}
+
+/// Runs queries that do not belong together. Those that come to one shard are one request there, and fail with it; any
+/// other is run by itself.
+pub(crate) async fn run_each(parts: &[Part<'_>]) -> Vec<Result<Output, SqlError>> {
+    let mut shards: BTreeMap<Option<ShardId>, Vec<(usize, Part<'_>)>> = BTreeMap::new();
+    for (at, part) in parts.iter().enumerate() {
+        let place = part.place().await;
+        shards.entry(place).or_default().push((at, part.again()));
+    }
+    let asks = shards.into_iter().map(|(shard, own)| async move {
+        let (places, own): (Vec<usize>, Vec<Part<'_>>) = own.into_iter().unzip();
+        let outputs = match shard {
+            Some(_) => run_together(&own).await,
+            None => Ok(None),
+        };
+        let outputs = match outputs {
+            Ok(Some(outputs)) => outputs.into_iter().map(Ok).collect(),
+            Ok(None) => {
+                futures::future::join_all(own.iter().map(|part| part.runner.run(part.plan, Within::Nothing))).await
+            }
+            Err(error) => own.iter().map(|_| Err(error.clone())).collect(),
+        };
+        places.into_iter().zip(outputs)
+    });
+    let mut outputs: Vec<_> = futures::future::join_all(asks).await.into_iter().flatten().collect();
+    outputs.sort_by_key(|(at, _)| *at);
+    outputs.into_iter().map(|(_, output)| output).collect()
+}
+
+impl Part<'_> {
+    fn again(&self) -> Part<'_> {
+        Part { plan: self.plan, runner: Runner { led: Led::default(), ..self.runner } }
+    }
+
+    /// The one shard that a query comes to; none if there are several, or that is found out in another way.
+    async fn place(&self) -> Option<ShardId> {
+        let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = self.plan else { return None };
+        let policy = self.runner.schema.routing(&self.runner.database.routing);
+        let chosen =
+            self.runner.choose(&node.target, &node.touches, Nobody::IsFine, Seat::default(), &policy).await.ok()?;
+        only(&chosen).map(|(shard, ..)| shard.clone())
+    }
 }
 
 async fn attempt(parts: &[Part<'_>], policy: &Arc<RoutingPolicy>) -> Result<Option<Vec<Output>>, SqlError> {

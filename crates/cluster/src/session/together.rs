@@ -2,15 +2,19 @@
 //!
 //! Where all of them come to one shard they are one request there, and share its flush with others; otherwise they are
 //! a transaction. Either way they are tried again by themselves when they conflict with others.
+//!
+//! Queries that do not belong together can be given together, too: then each shard is asked once for all of its own.
 
+use super::known::StatementKnowledge;
 use super::plans::{Compiled, RowsKind};
 use super::settings::Tenant;
 use super::tenants::TenantUse;
 use super::{Answer, Prepared, Result, Session};
-use crate::database::Database;
+use crate::database::{Database, SchemaGuard};
+use crate::execute::bounds::Bounds;
 use crate::execute::led::Led;
 use crate::execute::run::{ATTEMPTS, FIRST_PAUSE, Runner};
-use crate::execute::together::{Part, run_together};
+use crate::execute::together::{Part, run_each, run_together};
 use crate::roles::Role;
 use crate::session::Login;
 use isles_engine::shard::{CancelToken, Outcome};
@@ -25,18 +29,38 @@ pub const MAX_TOGETHER: usize = 1_000;
 /// A statement and its parameters.
 pub type Given = (Arc<Prepared>, Vec<Value>);
 
+/// A statement as it is planned now.
+type Current<'a> = (Arc<Prepared>, &'a Vec<Value>);
+
 /// The count in a tag such as `UPDATE 3`.
 fn affected(tag: &str) -> u64 {
     tag.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 /// The plans of statements about rows; None if one is something else.
-fn plans_of<'a>(statements: &'a [(Arc<Prepared>, &Vec<Value>)]) -> Option<Vec<&'a Plan>> {
-    let plan = |(prepared, _): &'a (Arc<Prepared>, &Vec<Value>)| match &prepared.compiled {
+fn plans_of<'a>(statements: &'a [Current<'_>]) -> Option<Vec<&'a Plan>> {
+    let plan = |(prepared, _): &'a Current<'_>| match &prepared.compiled {
         Compiled::Rows { plan, .. } => Some(&**plan),
         _ => None,
     };
     statements.iter().map(plan).collect()
+}
+
+fn most_use(statements: &[Current<'_>]) -> TenantUse {
+    statements.iter().map(|(prepared, _)| prepared.tenant_use).max().unwrap_or(TenantUse::None)
+}
+
+/// Plans with what runs them.
+fn parts_of<'a>(
+    plans: Vec<&'a Plan>,
+    statements: &'a [Current<'a>],
+    (database, schema, sources, bounds): (&'a Arc<Database>, &'a Arc<SchemaGuard>, &'a StatementKnowledge, &'a Bounds),
+) -> Vec<Part<'a>> {
+    let part = |(plan, (_, params)): (&'a Plan, &'a Current<'a>)| Part {
+        plan,
+        runner: Runner { database, schema, sources, params, bounds, led: Led::default() },
+    };
+    plans.into_iter().zip(statements).map(part).collect()
 }
 
 impl Database {
@@ -81,11 +105,19 @@ impl Session {
         if self.open.is_some() {
             return self.one_by_one(statements).await;
         }
-        let must_begin = self.must_say_level() || statements.iter().any(|(prepared, _)| self.must_count(prepared));
-        if !must_begin && let Some(outcomes) = self.in_one_request(statements).await? {
+        if let Some(outcomes) = self.in_one_request(statements).await? {
             return Ok(outcomes);
         }
         self.in_a_transaction(statements).await
+    }
+
+    /// Runs statements about rows as one request to one shard, outside of a transaction. None, and nothing has happened,
+    /// if they do not come to one shard, or need more than a request can do.
+    pub async fn execute_in_one_request(&mut self, statements: &[Given]) -> Result<Option<Vec<Outcome>>> {
+        match self.open.is_some() || statements.len() > MAX_TOGETHER {
+            true => Ok(None),
+            false => self.in_one_request(statements).await,
+        }
     }
 
     async fn one_by_one(&mut self, statements: &[Given]) -> Result<Vec<Outcome>> {
@@ -114,33 +146,69 @@ impl Session {
         }
     }
 
-    /// None if they are not for one shard.
-    async fn in_one_request(&mut self, statements: &[Given]) -> Result<Option<Vec<Outcome>>> {
+    /// Runs queries that do not belong together: each shard is asked once for all that come to it, and those of one that
+    /// cannot be reached fail by themselves. Not within a transaction.
+    pub async fn query_each(&mut self, statements: &[Given]) -> Result<Vec<Result<Outcome>>> {
+        if self.open.is_some() || statements.len() > MAX_TOGETHER {
+            let message = format!("at most {MAX_TOGETHER} queries are run side by side, outside of a transaction");
+            return Err(SqlError::new("54000", message));
+        }
         let began = self.database.env.elapsed();
         let guard = self.hold_schema().await?;
+        let current = self.all_current(statements, &guard)?;
+        let queries = |(prepared, _): &(Arc<Prepared>, _)| {
+            matches!(prepared.compiled, Compiled::Rows { kind: RowsKind::Select, .. })
+        };
+        let Some(plans) = plans_of(&current).filter(|_| current.iter().all(queries)) else {
+            return Err(SqlError::new("0A000", "only queries are run side by side"));
+        };
+        let _pass = self.admit(most_use(&current)).await?;
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
+        let outputs = run_each(&parts_of(plans, &current, (&database, &guard, &knowledge, &bounds))).await;
+        self.cancel = CancelToken::default();
+        let mut outcomes = Vec::with_capacity(outputs.len());
+        let mut rows = 0;
+        for ((prepared, _), output) in current.iter().zip(outputs) {
+            let outcome = output.and_then(|output| {
+                self.check_rows(prepared.tenant_use, output.rows.len())?;
+                rows += output.rows.len() as u64;
+                Ok(Outcome { rows: output.rows, affected: 0 })
+            });
+            outcomes.push(outcome);
+        }
+        self.add_work(outcomes.len() as u64, 0, rows, began);
+        Ok(outcomes)
+    }
+
+    /// The statements as they are planned now, with their parameters.
+    fn all_current<'a>(&mut self, statements: &'a [Given], guard: &SchemaGuard) -> Result<Vec<Current<'a>>> {
         let mut current = Vec::with_capacity(statements.len());
         for (prepared, params) in statements {
-            let prepared = self.current(prepared, &guard)?;
+            let prepared = self.current(prepared, guard)?;
             if params.len() != prepared.params.len() {
                 return Err(SqlError::new("08P01", "the statement has another number of parameters"));
             }
             current.push((prepared, params));
         }
+        Ok(current)
+    }
+
+    /// None if they are not for one shard.
+    async fn in_one_request(&mut self, statements: &[Given]) -> Result<Option<Vec<Outcome>>> {
+        if self.must_say_level() || statements.iter().any(|(prepared, _)| self.must_count(prepared)) {
+            return Ok(None);
+        }
+        let began = self.database.env.elapsed();
+        let guard = self.hold_schema().await?;
+        let current = self.all_current(statements, &guard)?;
         let Some(plans) = plans_of(&current) else { return Ok(None) };
         // Such a request writes, and whoever reads all tenants does not.
         if self.modes().read_only || self.settings.meaning().tenant == Tenant::Every {
             return Ok(None);
         }
-        let most = current.iter().map(|(prepared, _)| prepared.tenant_use).max().unwrap_or(TenantUse::None);
-        let _pass = self.admit(most).await?;
+        let _pass = self.admit(most_use(&current)).await?;
         let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
-        let mut parts = Vec::with_capacity(plans.len());
-        for (plan, (_, params)) in plans.into_iter().zip(&current) {
-            let (database, schema, sources, bounds) = (&database, &guard, &knowledge, &bounds);
-            let runner = Runner { database, schema, sources, params, bounds, led: Led::default() };
-            parts.push(Part { plan, runner });
-        }
-        let outputs = run_together(&parts).await;
+        let outputs = run_together(&parts_of(plans, &current, (&database, &guard, &knowledge, &bounds))).await;
         self.cancel = CancelToken::default();
         let Some(outputs) = outputs? else { return Ok(None) };
         let mut outcomes = Vec::with_capacity(outputs.len());

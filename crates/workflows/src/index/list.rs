@@ -1,6 +1,7 @@
 //! Entries of many index shards as one list, and counts.
 //!
-//! All index shards are asked at the same time. One that cannot be reached does not hide the others, and is named in the
+//! All index shards are asked at the same time, and those that are on one shard of the database in one request. Each is
+//! asked for what a page is likely to need of it, so a page costs about the same however many there are. One that cannot be reached does not hide the others, and is named in the
 //! answer. While there are two counts of index shards, an entry may be found at two places: then the other places of each
 //! entry that was found are asked for later versions of it, and one that is outdated is left out, whatever filter it has
 //! passed. So filters are decided by the latest version.
@@ -16,8 +17,6 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Index shards that are asked at the same time.
-const FAN_OUT: usize = 64;
 /// Rounds of one list: with a filter on attributes that hardly any run passes, a page may be short.
 const ROUNDS: usize = 20;
 
@@ -141,7 +140,7 @@ impl Workflows {
         let (mut listed, mut failed) = (Listed::default(), BTreeSet::new());
         for _ in 0..ROUNDS {
             let want = limit - listed.entries.len();
-            let fetch = if filter.attributes.is_empty() { want + 1 } else { 1_000 };
+            let fetch = if filter.attributes.is_empty() { share(want + 1, shards.len()) } else { 1_000 };
             let mut parts = self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await;
             // An entry that goes home is put there before it is taken away here: whoever looked at its home too early, and
             // at its old place too late, finds it at home the second time.
@@ -167,18 +166,14 @@ impl Workflows {
     pub async fn counts(&self, kind: Option<&str>) -> Result<(Vec<Count>, Vec<String>)> {
         let shards = self.index_shards(kind)?;
         let (mut counts, mut failed) = (BTreeMap::<(String, Status), i64>::new(), Vec::new());
-        let asks: Vec<_> = shards
-            .iter()
-            .map(|(_, name)| self.engine.lines.try_together(vec![(COUNTS, params![name.as_str()])]))
-            .collect();
-        use futures::stream::StreamExt;
-        let asked: Vec<_> = futures::stream::iter(asks).buffered(FAN_OUT).collect().await;
-        for ((kind, name), replies) in shards.into_iter().zip(asked) {
-            let Ok(replies) = replies else {
+        let asked =
+            self.engine.lines.each(shards.iter().map(|(_, name)| (COUNTS, params![name.as_str()])).collect()).await;
+        for ((kind, name), reply) in shards.into_iter().zip(asked) {
+            let Ok(reply) = reply else {
                 failed.push(name);
                 continue;
             };
-            for row in replies.iter().flat_map(|reply| &reply.rows) {
+            for row in &reply.rows {
                 let status = row.first().and_then(text).and_then(|status| status.parse().ok());
                 if let (Some(status), Some(runs)) = (status, row.get(1).and_then(int)) {
                     *counts.entry((kind.clone(), status)).or_default() += runs;
@@ -232,13 +227,13 @@ impl Engine {
         fetch: usize,
         failed: &mut BTreeSet<String>,
     ) -> Vec<Part> {
-        let said = |(kind, name): &(String, String)| vec![part_of(kind, name, filter, after, fetch)];
-        let asks: Vec<_> = shards.iter().map(|shard| self.lines.try_together(said(shard))).collect();
-        use futures::stream::StreamExt;
-        let asked: Vec<_> = futures::stream::iter(asks).buffered(FAN_OUT).collect().await;
+        let asked = self
+            .lines
+            .each(shards.iter().map(|(kind, name)| part_of(kind, name, filter, after, fetch)).collect())
+            .await;
         let mut parts = Vec::new();
-        for ((_, name), replies) in shards.iter().zip(asked) {
-            match replies.map_err(WorkflowError::of_sql).and_then(|replies| read_part(name, &replies, fetch)) {
+        for ((_, name), reply) in shards.iter().zip(asked) {
+            match reply.map_err(WorkflowError::of_sql).and_then(|reply| read_part(name, &reply, fetch)) {
                 Ok(part) => parts.push(part),
                 Err(error) => {
                     tracing::warn!(index_shard = name, %error, "an index shard cannot be asked");
@@ -248,6 +243,7 @@ impl Engine {
         }
         parts
     }
+
     /// Entries of which another place has a later version: place and id.
     async fn outdated(&self, parts: &[Part], failed: &mut BTreeSet<String>) -> BTreeSet<(String, String)> {
         // By the place that may know better: ids, and where they were found in which version.
@@ -260,9 +256,11 @@ impl Engine {
             }
         }
         let mut outdated = BTreeSet::new();
-        for (place, ids) in questions {
-            let all = Value::Array(ids.keys().cloned().map(Value::Text).collect());
-            match self.lines.one(VERSIONS, vec![Value::Text(place.clone()), all]).await {
+        let ids = |ids: &BTreeMap<String, _>| Value::Array(ids.keys().cloned().map(Value::Text).collect());
+        let all = questions.iter().map(|(place, asked)| (VERSIONS, vec![Value::Text(place.clone()), ids(asked)]));
+        let replies = self.lines.each(all.collect()).await;
+        for ((place, ids), reply) in questions.into_iter().zip(replies) {
+            match reply {
                 Ok(reply) => {
                     for row in &reply.rows {
                         let (Some(id), Some(version)) = (row.first().and_then(text), row.get(1).and_then(int)) else {
@@ -280,6 +278,13 @@ impl Engine {
         }
         outdated
     }
+}
+
+/// How many of so many entries one of the index shards is asked for. Ids are hashed over them, so hardly ever does one
+/// have more than four deviations above its share; then the page takes another round.
+fn share(want: usize, shards: usize) -> usize {
+    let mean = want as f64 / shards.max(1) as f64;
+    want.min((mean + 4.0 * mean.sqrt()).ceil() as usize + 1)
 }
 
 /// What is asked of an index shard.
@@ -306,8 +311,8 @@ fn part_of(kind: &str, name: &str, filter: &Filter, after: Option<&Cursor>, fetc
 }
 
 /// What an index shard gave.
-fn read_part(name: &str, replies: &[Reply], fetch: usize) -> Result<Part> {
-    let rows = replies.first().map_or(&[][..], |reply| &reply.rows);
+fn read_part(name: &str, reply: &Reply, fetch: usize) -> Result<Part> {
+    let rows = &reply.rows;
     let entries: Vec<Entry> = rows.iter().filter_map(|row| read_entry(row)).collect();
     match entries.len() == rows.len() {
         true => Ok(Part { entries, is_last: rows.len() < fetch }),

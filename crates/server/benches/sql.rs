@@ -1,6 +1,7 @@
 //! Isles beside PostgreSQL 15, with equal durability, in one run: figures are ratios, since machines differ.
 //!
-//! `cargo xtask bench sql [part…]`, of the parts point, insert, range, router, scatter and soak. pgbench drives both over
+//! `cargo xtask bench sql [part…]`, of the parts point, insert, range, router, scatter,
+//! lookup and soak. pgbench drives both over
 //! the wire with prepared statements. Rounds alternate between the two, so that a slow minute of the machine hits both,
 //! and the median of the rounds is reported. CPU is that of the server's processes alone.
 //!
@@ -49,6 +50,9 @@ fn main() {
     }
     if runs("scatter") {
         runtime.block_on(scatter());
+    }
+    if runs("lookup") {
+        runtime.block_on(lookup());
     }
     if wanted.iter().any(|name| name == "soak") {
         runtime.block_on(soak());
@@ -262,6 +266,64 @@ async fn scatter() {
         }
         let (ours, raw) = (median(ours), median(raw));
         println!("{name:32} isles/sqlite {:5.2} x  ({:.2} ms, {:.2} ms)", raw / ours, ours * 1e3, raw * 1e3);
+    }
+}
+
+/// Rows of a table that is looked up by its key, by a global index and on all shards.
+const LOOKUP_ROWS: u64 = 20_000;
+/// Looks of one kind in a round, and rounds.
+const LOOKS: u64 = 300;
+const LOOK_ROUNDS: u64 = 10;
+
+/// One row by its shard key, by a global index, and from all shards, as one client waits for it.
+async fn lookup() {
+    const LOOKUPS: [(&str, &str); 3] = [
+        ("by key", "SELECT note FROM users WHERE id = $1"),
+        ("by index", "SELECT note FROM users WHERE email = $1"),
+        ("from all", "SELECT note FROM users WHERE login = $1"),
+    ];
+    println!("one row of {LOOKUP_ROWS} over the wire, one client, us at the median");
+    for shards in [4, 16, 64, 256] {
+        let isles = Server::start(Setup::Sqlite { shards }).await;
+        let client = harness::connect(isles.url()).await;
+        for sql in [
+            "CREATE TABLE users (id bigint PRIMARY KEY, email text, login text, note text) \
+             WITH (kind = 'hash', shard_by = 'id', buckets = 256)",
+            &format!(
+                "INSERT INTO users SELECT n, 'user-' || n || '@example.com', 'user-' || n, 'note of usual length' \
+                 FROM generate_series(1, {LOOKUP_ROWS}) n"
+            ),
+            "CREATE INDEX users_login ON users (login)",
+            "CREATE INDEX users_email ON users (email) WITH (global = true)",
+            "WAIT FOR INDEX users_email",
+        ] {
+            client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        }
+        let mut micros = Vec::new();
+        for (_, sql) in LOOKUPS {
+            micros.push((client.prepare(sql).await.expect("prepared"), Vec::new()));
+        }
+        // The first round opens readers and fills caches.
+        for round in 0..=LOOK_ROUNDS {
+            for (at, (statement, all)) in micros.iter_mut().enumerate() {
+                for n in 0..LOOKS {
+                    let id = ((n * 7_919 + round * 104_729) % LOOKUP_ROWS + 1) as i64;
+                    let (email, login) = (format!("user-{id}@example.com"), format!("user-{id}"));
+                    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&id, &email, &login];
+                    let began = Instant::now();
+                    let rows = client.query(&*statement, &params[at..=at]).await.expect("rows");
+                    let took = began.elapsed().as_secs_f64() * 1e6;
+                    assert_eq!(rows.len(), 1, "one row");
+                    if round > 0 {
+                        all.push(took);
+                    }
+                }
+            }
+        }
+        let medians: Vec<f64> = micros.into_iter().map(|(_, all)| median(all)).collect();
+        print!("{shards:>4} shards");
+        LOOKUPS.iter().zip(&medians).for_each(|((name, _), median)| print!("  {name} {median:.0}"));
+        println!("  index/key {:.2}  all/index {:.2}", medians[1] / medians[0], medians[2] / medians[1]);
     }
 }
 

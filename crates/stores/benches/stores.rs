@@ -20,6 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const THREADS: usize = 2;
 /// Those who ask at once: as many as share a flush.
 const CLIENTS: usize = 256;
@@ -141,7 +145,7 @@ async fn once(root: &Path) {
         let stores = stores.clone();
         async move {
             let key = Address::key(format!("{client} {number}"));
-            let put = stores.desk().expect("a desk").put_if_absent(&acme(), "once", &key, Put::of("{}")).await;
+            let put = stores.desk().put_if_absent(&acme(), "once", &key, Put::of("{}")).await;
             put.expect("an outcome").is_ok()
         }
     })
@@ -150,7 +154,7 @@ async fn once(root: &Path) {
     let taken = rate(|client, number| {
         let stores = stores.clone();
         async move {
-            let mut desk = stores.desk().expect("a desk");
+            let mut desk = stores.desk();
             let key = Address::key(format!("{client} {number}"));
             let outcome = desk.take(&acme(), "once", &key, None).await.expect("an outcome").outcome;
             matches!(outcome, Outcome::Ok | Outcome::NotFound)
@@ -261,7 +265,7 @@ async fn expiry(root: &Path) {
         .map(|_| {
             let (stores, next, brief) = (stores.clone(), next.clone(), brief.clone());
             tokio::spawn(async move {
-                let mut desk = stores.desk().expect("a desk");
+                let mut desk = stores.desk();
                 while next.fetch_add(1, Ordering::Relaxed) < RECORDS {
                     desk.put(&acme(), "once", brief.clone()).await.expect("stored");
                 }
@@ -276,7 +280,7 @@ async fn expiry(root: &Path) {
     let waiter = {
         let (stores, stop) = (stores.clone(), stop.clone());
         tokio::spawn(async move {
-            let (mut desk, mut waits) = (stores.desk().expect("a desk"), Vec::new());
+            let (mut desk, mut waits) = (stores.desk(), Vec::new());
             while !stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 desk.put(&acme(), "once", Put::of("{}")).await.expect("stored");

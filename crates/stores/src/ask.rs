@@ -1,20 +1,21 @@
 //! Desks: where operations on records are asked for, and the sessions that run their statements.
 //!
-//! A desk has a session of its own, or works in that of a client that calls a procedure: then what it does is part of
+//! A desk has sessions of its own, or works in that of a client that calls a procedure: then what it does is part of
 //! the client's transaction. Sessions of desks are kept for the next one, since making one costs more than a point read.
 //! One that was left in the middle of a statement is not kept.
 
-use super::{Result, Stores};
+use super::place::Spot;
+use super::{Result, Stores, tables};
 use futures::future::BoxFuture;
 use isles_cluster::session::Session;
 use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::RegionName;
+use isles_kernel::names::{RegionName, ShardId};
 use isles_kernel::value::Value;
 use std::sync::PoisonError;
 
-/// Sessions that are kept. As many operations as a machine carries out at once, and some.
-const MAX_IDLE: usize = 64;
+/// Sessions that are kept: as many as operations wait for one flush, and some.
+const MAX_IDLE: usize = 1_024;
 
 pub(super) type Rows = Vec<Vec<Value>>;
 
@@ -22,8 +23,8 @@ pub(super) type Rows = Vec<Vec<Value>>;
 pub(super) type Asked = (String, Vec<Value>);
 
 enum Lent<'a> {
-    /// None while a statement runs: one that is given up half way is not used again.
-    Own(Option<Box<Session>>),
+    /// One of those that are kept, for each statement.
+    Own,
     Callers(&'a mut Session),
 }
 
@@ -36,19 +37,35 @@ pub struct Desk<'a> {
 }
 
 impl Stores {
-    /// A desk with a session of its own.
-    pub fn desk(&self) -> Result<Desk<'static>> {
+    /// A desk with sessions of its own.
+    pub fn desk(&self) -> Desk<'static> {
+        Desk { stores: self.clone(), near: None, lent: Lent::Own }
+    }
+
+    /// A session that was kept, or a new one.
+    pub(super) fn session(&self) -> Result<Session> {
         let idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let session = match idle {
-            Some(session) => session,
-            None => self.database().system_session()?,
-        };
-        Ok(Desk { stores: self.clone(), near: None, lent: Lent::Own(Some(Box::new(session))) })
+        idle.map_or_else(|| self.database().system_session(), Ok)
+    }
+
+    /// Keeps a session that has ended its statement.
+    pub(super) fn give_back(&self, session: Session) {
+        let mut idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE {
+            idle.push(session);
+        }
     }
 
     /// A desk within the transaction of a client that calls a procedure.
     pub fn desk_of<'a>(&self, session: &'a mut Session) -> Desk<'a> {
         Desk { stores: self.clone(), near: None, lent: Lent::Callers(session) }
+    }
+
+    /// The SQLite shard that an instance is on. None for singletons, and for records with a second name, whose global
+    /// index has keys to hold for each statement.
+    fn sqlite_shard_of(&self, spot: &Spot) -> Option<ShardId> {
+        let group = tables::gathered_group(&spot.table)?;
+        self.database().sqlite_shard_of(&group, &spot.instance)
     }
 
     /// Runs something in a task of its own: it has sessions of its own, and a statement within a statement within a task
@@ -66,18 +83,7 @@ impl Stores {
     }
 
     pub(super) async fn ask(&self, sql: &str, params: Vec<Value>) -> Result<Rows> {
-        self.desk()?.ask(sql, params).await
-    }
-}
-
-impl Drop for Desk<'_> {
-    fn drop(&mut self) {
-        if let Lent::Own(Some(session)) = std::mem::replace(&mut self.lent, Lent::Own(None)) {
-            let mut idle = self.stores.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < MAX_IDLE {
-                idle.push(*session);
-            }
-        }
+        self.desk().ask(sql, params).await
     }
 }
 
@@ -92,7 +98,7 @@ impl Desk<'_> {
     pub(super) async fn is_within(&self) -> bool {
         match &self.lent {
             Lent::Callers(session) => session.has_begun().await,
-            Lent::Own(_) => false,
+            Lent::Own => false,
         }
     }
 
@@ -101,14 +107,22 @@ impl Desk<'_> {
         Box::pin(async move {
             match &mut self.lent {
                 Lent::Callers(session) => Ok(session.run_text(sql, params).await?.rows),
-                Lent::Own(own) => {
-                    let mut session = own.take().ok_or_else(given_up)?;
+                Lent::Own => {
+                    let mut session = self.stores.session()?;
                     let outcome = session.run_text(sql, params).await;
-                    *own = Some(session);
+                    self.stores.give_back(session);
                     Ok(outcome?.rows)
                 }
             }
         })
+    }
+
+    /// Runs a statement that writes rows of an instance, together with others that write there, if that is cheaper.
+    pub(super) async fn ask_to_write(&mut self, spot: &Spot, sql: String, params: Vec<Value>) -> Result<Rows> {
+        match (&self.lent, self.stores.sqlite_shard_of(spot)) {
+            (Lent::Own, Some(shard)) => self.stores.write_gathered(shard, sql, params).await,
+            _ => self.ask(&sql, params).await,
+        }
     }
 
     /// Runs statements that stand or fall together: one request, if all are for one shard.
@@ -116,10 +130,10 @@ impl Desk<'_> {
         Box::pin(async move {
             let outcomes = match &mut self.lent {
                 Lent::Callers(session) => together(session, statements).await?,
-                Lent::Own(own) => {
-                    let mut session = own.take().ok_or_else(given_up)?;
+                Lent::Own => {
+                    let mut session = self.stores.session()?;
                     let outcomes = together(&mut session, statements).await;
-                    *own = Some(session);
+                    self.stores.give_back(session);
                     outcomes?
                 }
             };
@@ -134,10 +148,6 @@ async fn together(session: &mut Session, statements: Vec<Asked>) -> Result<Vec<O
         given.push((session.prepare(&sql, &[]).await?, params));
     }
     session.execute_together(&given).await
-}
-
-fn given_up() -> SqlError {
-    SqlError::new("XX000", "the desk was given up in the middle of a statement")
 }
 
 pub(super) fn text(text: &str) -> Value {

@@ -36,6 +36,7 @@
 //!   * [`place`]    ids, tokens, addresses, instances
 //!   * [`decide`]   what becomes of a record: rotation, polling, counting
 //!   * [`ask`]      desks: statements, and the sessions that run them
+//!   * [`gather`]   writes of many clients to one shard, as one request
 //!   * [`tables`]   the tables of records
 //!   * [`define`]   stores in the catalog
 //!   * [`operate`]  the operations
@@ -52,6 +53,7 @@ pub mod commands;
 mod decide;
 mod declare;
 mod define;
+mod gather;
 pub mod identity;
 mod meter;
 mod operate;
@@ -77,6 +79,7 @@ pub use sweep::Swept;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use gather::Gather;
 use isles_cluster::database::Database;
 use isles_cluster::placements::{Entered, Keeper};
 use isles_cluster::session::Session;
@@ -121,6 +124,7 @@ struct Shared {
     tables: Mutex<BTreeSet<String>>,
     /// Sessions that wait for their next statement.
     idle: Mutex<Vec<Session>>,
+    gather: Gather,
     meter: Meter,
 }
 
@@ -156,6 +160,7 @@ impl Stores {
             specs: ArcSwap::default(),
             tables: Mutex::default(),
             idle: Mutex::default(),
+            gather: Gather::default(),
             meter: Meter::default(),
         };
         let stores = Stores { shared: Arc::new(shared), under: None };
@@ -228,7 +233,7 @@ impl Keeper for Kept {
         let Some(shared) = self.0.upgrade() else { return Ok(true) };
         let tenant = tenant.map(TenantId::new).transpose();
         let tenant = tenant.map_err(|error| SqlError::new("22023", error.to_string()))?;
-        Stores { shared, under: None }.desk()?.is_drained(tenant.as_ref(), generation).await
+        Stores { shared, under: None }.desk().is_drained(tenant.as_ref(), generation).await
     }
 
     fn longest_ttl(&self, name: &TypeName) -> Option<Duration> {

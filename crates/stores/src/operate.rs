@@ -208,6 +208,15 @@ impl Desk<'_> {
         rows
     }
 
+    /// As [`Desk::at`], for a statement that writes.
+    async fn write_at(&mut self, spec: &StoreSpec, spot: &Spot, sql: String, params: Vec<Value>) -> Result<Rows> {
+        let began = self.stores.env().elapsed();
+        let rows = self.ask_to_write(spot, sql, params).await;
+        let took = self.stores.env().elapsed().saturating_sub(began);
+        self.stores.shared.meter.note(&spec.name, spot, took);
+        rows
+    }
+
     async fn look(&mut self, spec: &StoreSpec, spot: &Spot, shown: &str) -> Result<Option<Record>> {
         let sql = format!("SELECT {COLUMNS} FROM {} WHERE {ON_KEY}", spot.table);
         let rows = self.at(spec, spot, &sql, on_key(spec, spot)).await?;
@@ -248,7 +257,7 @@ impl Desk<'_> {
         let (spot, id) = place::mint(&spec, going.placement(), tenant, to, &unique)?;
         self.ensure(&spec, std::slice::from_ref(&spot)).await?;
         let (insert, record) = self.insertion(&spec, &spot, (tenant, id), &put)?;
-        match self.at(&spec, &spot, &insert.0, insert.1).await {
+        match self.write_at(&spec, &spot, insert.0, insert.1).await {
             Ok(_) => Ok(Reply::ok(record)),
             Err(error) if error.sqlstate == "23505" => Ok(Reply::of(Outcome::Conflict)),
             Err(error) => Err(error),
@@ -328,7 +337,8 @@ impl Desk<'_> {
                  WHERE r.expires_at <= $11 RETURNING version",
                 spot.table
             );
-            let rows = self.at(&spec, spot, &sql, values(&spec, spot, tenant, &record, put.alias.as_deref())).await?;
+            let rows =
+                self.write_at(&spec, spot, sql, values(&spec, spot, tenant, &record, put.alias.as_deref())).await?;
             if rows.is_empty() {
                 return Ok(Reply::of(Outcome::Replayed));
             }
@@ -372,7 +382,7 @@ impl Desk<'_> {
             );
             let mut params = on_key(&resolved.spec, spot);
             params.extend([Value::Int(now), text_or_null(binding)]);
-            let rows = self.at(&resolved.spec, spot, &sql, params).await?;
+            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
             if let Some(row) = rows.first() {
                 if at > 0 {
                     let newest = resolved.spots[0].generation;
@@ -406,7 +416,7 @@ impl Desk<'_> {
             );
             let mut params = on_key(&resolved.spec, spot);
             params.extend([Value::Int(now), Value::Int(now + micros(ttl))]);
-            let rows = self.at(&resolved.spec, spot, &sql, params).await?;
+            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
             if let Some(row) = rows.first() {
                 return Ok(Reply::ok(Record::of_row(resolved.shown.clone(), row)?));
             }
@@ -437,7 +447,7 @@ impl Desk<'_> {
             );
             let mut params = on_key(&resolved.spec, spot);
             params.extend([Value::Int(now), Value::Int(version), text(value)]);
-            let rows = self.at(&resolved.spec, spot, &sql, params).await?;
+            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
             if let Some(row) = rows.first() {
                 return Ok(Reply::ok(Record::of_row(resolved.shown.clone(), row)?));
             }
@@ -496,7 +506,7 @@ impl Desk<'_> {
             or_null(change.used_at.or(read.used_at)),
             or_null(change.revoked_at.or(read.revoked_at)),
         ]);
-        let rows = self.at(&resolved.spec, spot, &sql, params).await?;
+        let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
         rows.first().map(|row| Record::of_row(resolved.shown.clone(), row)).transpose()
     }
 
@@ -558,7 +568,7 @@ impl Desk<'_> {
         let mut outcome = Outcome::NotFound;
         for spot in &resolved.spots {
             let sql = format!("DELETE FROM {} WHERE {ON_KEY} RETURNING version", spot.table);
-            if !self.at(&resolved.spec, spot, &sql, on_key(&resolved.spec, spot)).await?.is_empty() {
+            if !self.write_at(&resolved.spec, spot, sql, on_key(&resolved.spec, spot)).await?.is_empty() {
                 outcome = Outcome::Ok;
             }
         }

@@ -11,6 +11,7 @@
 
 use super::{Result, Stores};
 use isles_kernel::error::SqlError;
+use isles_kernel::names::GroupName;
 use std::sync::PoisonError;
 
 /// The place of singletons, where others have a region.
@@ -28,6 +29,12 @@ const COLUMNS: &str = "instance text NOT NULL, kind text NOT NULL, key text NOT 
 pub(super) fn name(region: &str, has_alias: bool) -> String {
     let what = if has_alias { "aliased" } else { "records" };
     format!("isles.{what}_{region}")
+}
+
+/// The group of a table whose writes can be gathered: one that is sharded, and has no global index.
+pub(super) fn gathered_group(table: &str) -> Option<GroupName> {
+    let region = table.strip_prefix("isles.records_").filter(|region| *region != GLOBAL)?;
+    GroupName::new(format!("records-{region}")).ok()
 }
 
 /// What makes a table, if it is not there.

@@ -76,7 +76,8 @@ use isles_engine::postgres::PostgresOptions;
 use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
-use isles_kernel::names::{RegionName, ShardId};
+use isles_kernel::hash::bucket_of;
+use isles_kernel::names::{GroupName, RegionName, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use isles_sql::system;
@@ -333,6 +334,13 @@ impl Database {
     /// The routing of the moment.
     pub fn current_routing(&self) -> Arc<RoutingPolicy> {
         self.routing.current()
+    }
+
+    /// The SQLite shard that has the rows of a key of one text, as far as is known; none if it is of another engine.
+    pub fn sqlite_shard_of(&self, group: &GroupName, key: &str) -> Option<ShardId> {
+        let policy = self.routing.current();
+        let shard = policy.shard_of_bucket(group, bucket_of(key, None, policy.buckets(group)?))?;
+        (self.shards.engine(shard) == Some(Engine::Sqlite)).then(|| shard.clone())
     }
 
     /// A shard, for an operator's work on it.

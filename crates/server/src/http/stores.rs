@@ -108,5 +108,5 @@ async fn run(
     let body: &[u8] = if body.is_empty() { b"{}" } else { &body };
     let given = serde_json::from_slice(body)
         .map_err(|fault| SqlError::new("22023", format!("the request's body is not a JSON object: {fault}")))?;
-    door.backend.stores().desk()?.near(near).command(&tenant, store, operation, Given(given)).await
+    door.backend.stores().desk().near(near).command(&tenant, store, operation, Given(given)).await
 }

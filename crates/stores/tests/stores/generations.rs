@@ -77,13 +77,13 @@ pub(crate) async fn one_with_an_old_placement_and_one_with_a_new_one_meet(world:
     for number in 0..20 {
         let proof = format!("one after the other {number}");
         let (first, second) = if number % 2 == 0 { (&old, &new) } else { (&new, &old) };
-        assert!(first.desk().unwrap().pass_proof(&acme(), ("k", &proof), hour).await.unwrap().is_ok());
-        let again = second.desk().unwrap().pass_proof(&acme(), ("k", &proof), hour).await.unwrap();
+        assert!(first.desk().pass_proof(&acme(), ("k", &proof), hour).await.unwrap().is_ok());
+        let again = second.desk().pass_proof(&acme(), ("k", &proof), hour).await.unwrap();
         assert_eq!(again.outcome, Outcome::Replayed, "{proof}");
     }
     for number in 0..30 {
         let proof = format!("at once {number}");
-        let (mut one, mut other) = (old.desk().unwrap(), new.desk().unwrap());
+        let (mut one, mut other) = (old.desk(), new.desk());
         let (acme, proof_of_both) = (acme(), ("k", proof.as_str()));
         let (first, second) =
             tokio::join!(one.pass_proof(&acme, proof_of_both, hour), other.pass_proof(&acme, proof_of_both, hour));

@@ -59,6 +59,7 @@ mod runs {
     }
     on_both_engines! {
         races:
+        a_write_that_is_refused_refuses_no_other,
         of_many_who_take_a_code_one_has_it,
         of_many_who_claim_an_offer_one_has_it,
         of_many_who_put_a_proof_one_passes,

@@ -58,6 +58,23 @@ pub(crate) async fn of_many_who_claim_an_offer_one_has_it(world: World) {
     }
 }
 
+/// Writes of many clients go to a SQLite shard as one request, and each of them stands for itself.
+pub(crate) async fn a_write_that_is_refused_refuses_no_other(world: World) {
+    for _ in 0..5 {
+        let refused = many(&world, |mut desk, number| async move {
+            // No engine takes a text with a zero in it.
+            let owner = if number % 8 == 3 { "a\0b".to_owned() } else { format!("owner {number}") };
+            let put = desk.put(&acme(), "session", Put::of("{}").owned(owner)).await;
+            let Ok(put) = put else { return Ok(number % 8 == 3) };
+            let found = desk.get(&acme(), "session", &Address::id(put.id().unwrap())).await?;
+            assert_eq!((number % 8 == 3, found.outcome), (false, Outcome::Ok));
+            Ok(false)
+        })
+        .await;
+        assert_eq!(refused.iter().filter(|is_refused| **is_refused).count(), MANY / 8);
+    }
+}
+
 pub(crate) async fn of_many_who_put_a_proof_one_passes(world: World) {
     for round in 0..5 {
         let outcomes = many(&world, |mut desk, _| async move {

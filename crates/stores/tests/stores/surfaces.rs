@@ -232,6 +232,6 @@ pub(crate) async fn a_table_that_is_missing_within_a_transaction_is_made_for_the
     while client.try_run("SELECT count(*) FROM isles.records_afr").await.is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let put = elsewhere.desk().unwrap().put(&crate::world::acme(), "session", isles_stores::Put::of("1")).await;
+    let put = elsewhere.desk().put(&crate::world::acme(), "session", isles_stores::Put::of("1")).await;
     assert!(put.unwrap().id().unwrap().starts_with("g1:afr:"));
 }

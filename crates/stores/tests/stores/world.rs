@@ -111,7 +111,7 @@ impl World {
     }
 
     pub(crate) fn desk(&self) -> Desk<'static> {
-        self.stores.desk().unwrap()
+        self.stores.desk()
     }
 
     pub(crate) fn pass(&self, seconds: u64) {

@@ -1,0 +1,143 @@
+//! Writes of many clients to one shard, as one request.
+//!
+//! ```text
+//! client ─┐
+//! client ─┼─► queue of a shard ── all that wait, while another request is on its way ──► one request ─► an answer for each
+//! client ─┘
+//! ```
+//!
+//! A SQLite shard has one writer, and requests share its flush. But each request passes a session, routing, fences and a
+//! queue by itself, which costs several times what a row costs. So what comes while others are being written waits for
+//! them, and then goes together. Whoever comes alone does not wait.
+//!
+//! Each stands for itself: if the request fails because of one of them, they are sent one by one. A request of which
+//! nobody knows whether it has happened is not sent again.
+
+use super::ask::Rows;
+use super::{Result, Stores};
+use futures::channel::oneshot;
+use isles_cluster::session::MAX_TOGETHER;
+use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
+use isles_kernel::value::Value;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Requests of one shard that are on their way: the next is made ready while one is flushed.
+const LANES: usize = 2;
+/// Statements of one request. A write waits for no more than so many others.
+const MAX_GATHERED: usize = 256;
+const _: () = assert!(MAX_GATHERED <= MAX_TOGETHER);
+
+/// A statement, and who waits for what comes of it.
+struct Waiting {
+    sql: String,
+    params: Vec<Value>,
+    tell: oneshot::Sender<Result<Rows>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    under_way: usize,
+}
+
+/// The queues of all shards. One that nobody waits in is not kept.
+#[derive(Default)]
+pub(super) struct Gather {
+    queues: Mutex<HashMap<ShardId, Queue>>,
+}
+
+/// One of those who send what waits for a shard.
+struct Lane {
+    stores: Stores,
+    shard: ShardId,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.stores.shared.gather.with(|queues| {
+            if let Some(queue) = queues.get_mut(&self.shard) {
+                queue.under_way -= 1;
+                if queue.under_way == 0 && queue.waiting.is_empty() {
+                    queues.remove(&self.shard);
+                }
+            }
+        });
+    }
+}
+
+impl Gather {
+    fn with<T>(&self, work: impl FnOnce(&mut HashMap<ShardId, Queue>) -> T) -> T {
+        work(&mut self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Some that wait for a shard.
+    fn take(&self, shard: &ShardId) -> Vec<Waiting> {
+        self.with(|queues| match queues.get_mut(shard) {
+            Some(queue) => queue.waiting.drain(..queue.waiting.len().min(MAX_GATHERED)).collect(),
+            None => Vec::new(),
+        })
+    }
+}
+
+/// Whether nothing has happened of a request because of what one of its statements is, so that the others may succeed.
+fn is_of_one(error: &SqlError) -> bool {
+    matches!(error.sqlstate.get(..2), Some("21" | "22" | "23" | "40" | "42" | "54"))
+}
+
+impl Stores {
+    /// Runs a statement that writes to a shard, together with others that do.
+    pub(super) async fn write_gathered(&self, shard: ShardId, sql: String, params: Vec<Value>) -> Result<Rows> {
+        let (tell, told) = oneshot::channel();
+        let begins = self.shared.gather.with(|queues| {
+            let queue = queues.entry(shard.clone()).or_default();
+            queue.waiting.push(Waiting { sql, params, tell });
+            let begins = queue.under_way < LANES;
+            queue.under_way += usize::from(begins);
+            begins
+        });
+        if begins {
+            let lane = Lane { stores: self.clone(), shard };
+            self.env().spawn(Box::pin(lane.send_all()));
+        }
+        told.await.map_err(|_| SqlError::new("57P01", "the database is being closed"))?
+    }
+
+    async fn send_gathered(&self, waiting: &[Waiting]) -> Result<Option<Vec<Rows>>> {
+        let mut session = self.session()?;
+        let mut given = Vec::with_capacity(waiting.len());
+        for one in waiting {
+            given.push((session.prepare(&one.sql, &[]).await?, one.params.clone()));
+        }
+        let outcomes = session.execute_in_one_request(&given).await?;
+        self.give_back(session);
+        Ok(outcomes.map(|outcomes| outcomes.into_iter().map(|outcome| outcome.rows).collect()))
+    }
+}
+
+impl Lane {
+    async fn send_all(self) {
+        loop {
+            let waiting = self.stores.shared.gather.take(&self.shard);
+            if waiting.is_empty() {
+                return;
+            }
+            match self.stores.send_gathered(&waiting).await {
+                // Who does not wait any more need not be told.
+                Ok(Some(all)) => waiting.into_iter().zip(all).for_each(|(one, rows)| drop(one.tell.send(Ok(rows)))),
+                Ok(None) => self.send_each(waiting).await,
+                Err(error) if waiting.len() > 1 && is_of_one(&error) => self.send_each(waiting).await,
+                Err(error) => waiting.into_iter().for_each(|one| drop(one.tell.send(Err(error.clone())))),
+            }
+        }
+    }
+
+    async fn send_each(&self, waiting: Vec<Waiting>) {
+        let sent = waiting.into_iter().map(|one| async move {
+            let rows = self.stores.ask(&one.sql, one.params).await;
+            drop(one.tell.send(rows));
+        });
+        futures::future::join_all(sent).await;
+    }
+}

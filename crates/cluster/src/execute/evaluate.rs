@@ -15,6 +15,7 @@ use isles_sql::plan::Fragment;
 use isles_sql::runtime::Env;
 use isles_sql::tree::{Body, Context, Distinct, Expr, Field, GroupBy, Query, Select, Statement};
 use isles_sql::types::Type;
+use std::borrow::Borrow;
 use std::time::Duration;
 
 /// Computing a row without tables is a matter of microseconds.
@@ -57,17 +58,20 @@ pub(crate) fn value(expr: &Expr, inputs: Inputs<'_>) -> Result<Value, SqlError> 
 }
 
 /// The values of many expressions without columns, in order.
-pub(crate) fn values(exprs: &[Expr], inputs: Inputs<'_>) -> Result<Vec<Value>, SqlError> {
-    let mut found: Vec<Option<Value>> = Vec::with_capacity(exprs.len());
-    for expr in exprs {
-        found.push(simple(expr, inputs)?);
+pub(crate) fn values<E: Borrow<Expr>>(exprs: &[E], inputs: Inputs<'_>) -> Result<Vec<Value>, SqlError> {
+    let (mut found, mut hard) = (Vec::with_capacity(exprs.len()), Vec::new());
+    for (at, expr) in exprs.iter().enumerate() {
+        let value = simple(expr.borrow(), inputs)?;
+        if value.is_none() {
+            hard.push(at);
+        }
+        found.push(value.unwrap_or(Value::Null));
     }
-    let hard: Vec<usize> = (0..exprs.len()).filter(|at| found[*at].is_none()).collect();
     for chunk in hard.chunks(MAX_TARGETS) {
-        let computed = staged(chunk.iter().map(|at| exprs[*at].clone()).collect(), inputs)?;
-        chunk.iter().zip(computed).for_each(|(at, value)| found[*at] = Some(value));
+        let computed = staged(chunk.iter().map(|at| exprs[*at].borrow().clone()).collect(), inputs)?;
+        chunk.iter().zip(computed).for_each(|(at, value)| found[*at] = value);
     }
-    Ok(found.into_iter().map(|value| value.unwrap_or(Value::Null)).collect())
+    Ok(found)
 }
 
 /// A query of these targets and nothing else.

@@ -88,6 +88,21 @@ impl Inputs<'_> {
         self.filled(&printed, None)
     }
 
+    /// A fragment with parameters that are its own: where it takes them in their order, as they are.
+    pub(crate) fn statement_of(
+        &self,
+        fragment: &Fragment,
+        engine: Engine,
+        params: Vec<Value>,
+    ) -> Result<Statement, SqlError> {
+        let printed = fragment.printed(dialect(engine), Form::Whole)?;
+        let in_order = |(at, source): (usize, &ParamSource)| matches!(source, ParamSource::Param(n, _) if *n == at);
+        match printed.params.len() == params.len() && printed.params.iter().enumerate().all(in_order) {
+            true => Ok(of_printed(&printed, params)),
+            false => Inputs { params: &params, ..*self }.filled(&printed, None),
+        }
+    }
+
     /// A fragment that keeps to the buckets of its shard.
     pub(crate) fn owned_statement(
         &self,
@@ -101,9 +116,13 @@ impl Inputs<'_> {
 
     fn filled(&self, printed: &Printed, owner: Option<Owner<'_>>) -> Result<Statement, SqlError> {
         let params = printed.params.iter().map(|source| self.source(source, owner)).collect::<Result<_, _>>()?;
-        let statement = Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed();
-        Ok(Statement { writes: printed.writes, ..statement })
+        Ok(of_printed(printed, params))
     }
+}
+
+fn of_printed(printed: &Printed, params: Vec<Value>) -> Statement {
+    let statement = Statement::new(printed.sql.clone(), params).returning(printed.columns.clone()).composed();
+    Statement { writes: printed.writes, ..statement }
 }
 
 /// A statement that is for one tenant, of a session that reads all of them.

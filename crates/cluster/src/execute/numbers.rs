@@ -62,6 +62,12 @@ pub(crate) async fn numbered(expr: &Expr, sources: &dyn Sources, inputs: Inputs<
     if matches!(expr.kind, ExprKind::Const(_) | ExprKind::Param(_) | ExprKind::Context(_)) {
         return Ok(None);
     }
+    // A cast of what a client has given, as most values that are not of their column's type are.
+    if let ExprKind::Cast { arg, .. } = &expr.kind
+        && matches!(arg.kind, ExprKind::Const(_) | ExprKind::Param(_))
+    {
+        return Ok(None);
+    }
     let mut expr = expr.clone();
     if !has_call(&mut expr) {
         return Ok(None);

@@ -692,7 +692,8 @@ impl<'a> Runner<'a> {
         let mut flat = Vec::with_capacity(rows.len() * width);
         for row in rows {
             for expr in row {
-                flat.push(numbers::numbered(expr, self.sources, self.inputs()).await?.unwrap_or_else(|| expr.clone()));
+                let numbered = numbers::numbered(expr, self.sources, self.inputs()).await?;
+                flat.push(numbered.map_or(Cow::Borrowed(expr), Cow::Owned));
             }
         }
         let values = evaluate::values(&flat, self.inputs())?;
@@ -826,7 +827,7 @@ impl<'a> Runner<'a> {
     ) -> Result<Placed, SqlError> {
         let mut placed = Placed::default();
         for (at, row) in rows.into_iter().enumerate() {
-            self.place_row(plan, at, &row, policy, &mut placed)?;
+            self.place_row(plan, at, row, policy, &mut placed)?;
         }
         // Expressions of ON CONFLICT and RETURNING may read reference tables.
         if plan.touches.contains(&Touch::Shared) {
@@ -835,25 +836,47 @@ impl<'a> Runner<'a> {
         Ok(placed)
     }
 
-    /// Adds a row to where it goes. Returns the parameters of its insertion.
+    /// Adds a row to where it goes.
     fn place_row(
         &self,
         plan: &InsertPlan,
         at: usize,
-        row: &Row,
+        mut row: Row,
         policy: &RoutingPolicy,
         placed: &mut Placed,
-    ) -> Result<Row, SqlError> {
-        let resolver = self.resolver(policy);
-        let extra = plan.extra.iter().map(|(n, _)| self.inputs().param(*n)).collect::<Result<Vec<_>, _>>()?;
-        let mut params = Row::new();
-        for (shard, unit, hidden) in self.row_places(&resolver, &plan.table, &plan.shard_key, plan.target, row)? {
-            params = row.iter().cloned().chain(hidden).chain(extra.iter().cloned()).collect();
-            let inputs = Inputs { params: &params, ..self.inputs() };
-            let statement = inputs.statement(&plan.row, self.engine(&shard)?)?;
+    ) -> Result<(), SqlError> {
+        let mut places = self.row_places(&self.resolver(policy), &plan.table, &plan.shard_key, plan.target, &row)?;
+        let last = places.pop();
+        for (shard, unit, hidden) in places {
+            let statement = self.insertion(plan, row.clone(), hidden, &shard)?;
             placed.add(shard, unit, at, statement);
         }
-        Ok(params)
+        if let Some((shard, unit, hidden)) = last {
+            let statement = self.insertion(plan, std::mem::take(&mut row), hidden, &shard)?;
+            placed.add(shard, unit, at, statement);
+        }
+        Ok(())
+    }
+
+    /// The statement that inserts a row on a shard.
+    fn insertion(
+        &self,
+        plan: &InsertPlan,
+        row: Row,
+        hidden: Option<Value>,
+        shard: &ShardId,
+    ) -> Result<Statement, SqlError> {
+        let params = self.insertion_params(plan, row, hidden)?;
+        Inputs { params: &[], ..self.inputs() }.statement_of(&plan.row, self.engine(shard)?, params)
+    }
+
+    fn insertion_params(&self, plan: &InsertPlan, mut row: Row, hidden: Option<Value>) -> Result<Row, SqlError> {
+        row.reserve_exact(usize::from(hidden.is_some()) + plan.extra.len());
+        row.extend(hidden);
+        for (n, _) in &plan.extra {
+            row.push(self.inputs().param(*n)?);
+        }
+        Ok(row)
     }
 
     /// One row, where it goes, and the parameters of its insertion.
@@ -863,9 +886,11 @@ impl<'a> Runner<'a> {
         row: &Row,
         policy: &RoutingPolicy,
     ) -> Result<(Placed, Row), SqlError> {
+        let places = self.row_places(&self.resolver(policy), &plan.table, &plan.shard_key, plan.target, row)?;
+        let hidden = places.into_iter().next_back().and_then(|(_, _, hidden)| hidden);
         let mut placed = Placed::default();
-        let params = self.place_row(plan, 0, row, policy, &mut placed)?;
-        Ok((placed, params))
+        self.place_row(plan, 0, row.clone(), policy, &mut placed)?;
+        Ok((placed, self.insertion_params(plan, row.clone(), hidden)?))
     }
 
     /// Where a row goes: shards, what is claimed there, and the hidden column's value.

@@ -14,11 +14,12 @@ use std::time::Duration;
 const FIRST_ROWS: usize = 500;
 const MIN_ROWS: usize = 100;
 const MAX_ROWS: usize = 10_000;
-/// How long a batch should take while others work, and while nobody does.
-const SHORT: Duration = Duration::from_millis(4);
+/// How long a batch should take while others work, and while nobody does. Somebody who comes while one is applied waits
+/// for the rest of it, so the first is less than what a write takes when it has to wait for others anyway.
+const SHORT: Duration = Duration::from_micros(1_500);
 const LONG: Duration = Duration::from_millis(100);
 /// While others work, the copy rests so many times as long as it works.
-const REST: u32 = 2;
+const REST: u32 = 3;
 /// A rest is no longer than this, whatever a batch took.
 const MAX_REST: Duration = Duration::from_millis(100);
 
@@ -74,8 +75,8 @@ mod tests {
         }
         assert_eq!(pace.rows(), MAX_ROWS);
         let rest = pace.learn(MAX_ROWS, took(MAX_ROWS), Others::Working);
-        assert_eq!((pace.rows(), rest), (400, MAX_REST));
-        pace.learn(400, Duration::from_secs(10), Others::Working);
+        assert_eq!((pace.rows(), rest), (150, MAX_REST));
+        pace.learn(150, Duration::from_secs(10), Others::Working);
         assert_eq!(pace.rows(), MIN_ROWS);
     }
 

@@ -77,6 +77,8 @@ const KINDS: [(&str, u64); 18] = [
 ];
 /// In virtual time: longer than any wait of the database.
 const LIFE_MAX: Duration = Duration::from_secs(2_000);
+/// What a target takes to open, once the switch is decided, with disks that are slow.
+const OPENING: Duration = Duration::from_secs(1);
 /// In virtual time: within it every plan ends once the faults have.
 const PLANS_END: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
@@ -362,6 +364,7 @@ impl Driver {
             let active: Vec<&Plan> = plans.iter().filter(|plan| plan.is_active()).collect();
             if active.is_empty() {
                 plans.iter().for_each(|plan| self.count(plan));
+                plans.iter().try_for_each(check_pause)?;
                 return check_history(database, &plans).await;
             }
             if self.sim.elapsed() > until {
@@ -378,6 +381,15 @@ impl Driver {
             }
             self.sim.env().sleep(LOOK * 10).await;
         }
+    }
+}
+
+/// I-14: writers waited no longer than the plan allows before the switch was decided, and then for the target to open.
+fn check_pause(plan: &Plan) -> Result<(), String> {
+    let limit = Duration::from_millis(plan.options.pause_limit_ms) + OPENING;
+    match plan.cutover.pause_micros.map(Duration::from_micros) {
+        Some(pause) if pause > limit => Err(format!("I-14: writers waited for {pause:?}, and {limit:?} is the limit")),
+        _ => Ok(()),
     }
 }
 

@@ -23,6 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const THREADS: usize = 2;
 const TABLE: &str = "CREATE TABLE users (id bigint PRIMARY KEY, email text, age int, city text, note text)";
 const NOTE: &str = "left at the door, as the customer asked for by telephone";

@@ -28,6 +28,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What is asked of the figures: clocks of their own against one, and a unit of work against statements by hand.
 const CLOCKS_LEAST: f64 = 8.0;
 const OVERHEAD_MOST: f64 = 1.3;

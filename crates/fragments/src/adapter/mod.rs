@@ -129,6 +129,11 @@ pub trait Transaction: Send {
     async fn mark(&mut self) -> Result<()>;
     async fn roll_back_to_mark(&mut self) -> Result<()>;
     async fn commit(self: Box<Self>) -> Result<()>;
+    /// A last row, and the end of the transaction: for those who can say both at once.
+    async fn insert_and_commit(mut self: Box<Self>, table: &Arc<Table>, row: &Row) -> Result<()> {
+        self.insert(table, row).await?;
+        self.commit().await
+    }
     async fn roll_back(self: Box<Self>);
 }
 

@@ -81,7 +81,7 @@ impl Postgres {
                 None => break self.connect().await?,
             }
         };
-        Ok(PostgresLink { connection, idle: self.idle.clone(), loose: None, _permit: permit })
+        Ok(PostgresLink { connection, begin: None, idle: self.idle.clone(), loose: None, _permit: permit })
     }
 
     /// Runs texts in one transaction that sees all shards.
@@ -107,6 +107,8 @@ impl Postgres {
 
 struct PostgresLink {
     connection: Connection,
+    /// What begins the transaction, until it is sent, with the first statement.
+    begin: Option<String>,
     idle: Arc<Mutex<Vec<Connection>>>,
     /// Another connection, for a planted bug.
     loose: Option<Connection>,
@@ -118,11 +120,35 @@ impl PostgresLink {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.connection);
     }
 
-    async fn run(connection: &mut Connection, statement: &Statement) -> Result<Vec<tokio_postgres::Row>> {
-        let (prepared, params) = bind(connection, statement).await?;
-        let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
-        connection.client.query(&prepared, &refs).await.map_err(failed)
+    /// Runs a statement. What begins the transaction goes in front of it, and is not waited for by itself: where that
+    /// fails, the setting that the policies of all tables ask for is missing, and the statement finds nothing.
+    async fn run(&mut self, statement: &Statement) -> Result<Vec<tokio_postgres::Row>> {
+        let (prepared, params) = bind(&mut self.connection, statement).await?;
+        let (begin, client) = (self.begin.take(), &self.connection.client);
+        let (begun, rows) = futures::future::join(begun(client, begin), asked(client, &prepared, &params)).await;
+        begun.and(rows)
     }
+}
+
+async fn begun(client: &Client, begin: Option<String>) -> Result<()> {
+    match begin {
+        Some(begin) => client.batch_execute(&begin).await.map_err(failed),
+        None => Ok(()),
+    }
+}
+
+async fn asked(
+    client: &Client,
+    prepared: &tokio_postgres::Statement,
+    params: &[Param],
+) -> Result<Vec<tokio_postgres::Row>> {
+    let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
+    client.query(prepared, &refs).await.map_err(failed)
+}
+
+async fn executed(client: &Client, prepared: &tokio_postgres::Statement, params: &[Param]) -> Result<u64> {
+    let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
+    client.execute(prepared, &refs).await.map_err(failed)
 }
 
 async fn bind(connection: &mut Connection, statement: &Statement) -> Result<(tokio_postgres::Statement, Vec<Param>)> {
@@ -161,37 +187,63 @@ fn read(rows: &[tokio_postgres::Row], statement: &Statement) -> Result<Vec<Vec<V
 #[async_trait]
 impl Link for PostgresLink {
     async fn query(&mut self, statement: &Statement) -> Result<Vec<Vec<Value>>> {
-        let rows = PostgresLink::run(&mut self.connection, statement).await?;
+        let rows = self.run(statement).await?;
         read(&rows, statement)
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<u64> {
         let (prepared, params) = bind(&mut self.connection, statement).await?;
-        let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
-        self.connection.client.execute(&prepared, &refs).await.map_err(failed)
+        let (begin, client) = (self.begin.take(), &self.connection.client);
+        let (begun, count) = futures::future::join(begun(client, begin), executed(client, &prepared, &params)).await;
+        begun.and(count)
     }
 
     async fn command(&mut self, sql: &str) -> Result<()> {
-        self.connection.client.batch_execute(sql).await.map_err(failed)
+        let client = &self.connection.client;
+        let (begun, done) = futures::future::join(begun(client, self.begin.take()), client.batch_execute(sql)).await;
+        begun.and(done.map_err(failed))
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {
-        let committed = self.connection.client.batch_execute("COMMIT").await;
-        committed.map_err(|error| Error::from(during_commit(error).for_people()))?;
+        // One that was never begun has nothing to commit.
+        if self.begin.is_none() {
+            let committed = self.connection.client.batch_execute("COMMIT").await;
+            committed.map_err(|error| Error::from(during_commit(error).for_people()))?;
+        }
+        self.give_back();
+        Ok(())
+    }
+
+    async fn execute_and_commit(mut self: Box<Self>, statement: &Statement) -> Result<()> {
+        if self.begin.is_some() {
+            self.execute(statement).await?;
+            return self.commit().await;
+        }
+        let (prepared, params) = bind(&mut self.connection, statement).await?;
+        let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
+        let client = &self.connection.client;
+        let (done, committed) =
+            futures::future::join(client.execute(&prepared, &refs), client.batch_execute("COMMIT")).await;
+        let unknown = |error| Error::from(during_commit(error).for_people());
+        // A transaction in which the server has refused a statement is undone by its COMMIT, which says nothing of it.
+        // Where no server says why the statement failed, it may have been done, and the COMMIT too.
+        done.map_err(unknown)?;
+        committed.map_err(unknown)?;
         self.give_back();
         Ok(())
     }
 
     async fn roll_back(self: Box<Self>) {
         // One that cannot be undone is closed, which undoes it.
-        if self.connection.client.batch_execute("ROLLBACK").await.is_ok() {
+        if self.begin.is_some() || self.connection.client.batch_execute("ROLLBACK").await.is_ok() {
             self.give_back();
         }
     }
 
     async fn loose_tick(&mut self, statement: &Statement) -> Result<Option<Vec<Vec<Value>>>> {
         let Some(loose) = &mut self.loose else { return Ok(None) };
-        let rows = PostgresLink::run(loose, statement).await?;
+        let (prepared, params) = bind(loose, statement).await?;
+        let rows = asked(&loose.client, &prepared, &params).await?;
         read(&rows, statement).map(Some)
     }
 }
@@ -216,7 +268,7 @@ impl Adapter for Postgres {
             Mode::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             Mode::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
         };
-        link.command(&format!("{begin}; SET LOCAL {SETTING} = {}", said(access))).await?;
+        link.begin = Some(format!("{begin}; SET LOCAL {SETTING} = {}", said(access)));
         if self.planted == Some(Planted::LooseClock) && mode == Mode::Write {
             let loose = self.connect().await?;
             loose.client.batch_execute(&format!("SET {SETTING} = '*'")).await.map_err(failed)?;

@@ -197,15 +197,16 @@ impl<'a> Work<'a> {
     pub(crate) async fn finish(mut self, request: Option<&str>) -> Result<()> {
         let entry = self.entry(request)?;
         let store = self.store;
-        match (&entry, self.ticked) {
-            (None, true) => self.clock = self.tx.tick(Tick::Back).await?,
-            (Some(row), _) if store.planted() != Some(Planted::OutboxApart) => {
-                self.tx.insert(&store.internal(OUTBOX)?, row).await?;
-            }
-            _ => {}
+        if entry.is_none() && self.ticked {
+            self.clock = self.tx.tick(Tick::Back).await?;
         }
         let Work { tx, access, hooks, .. } = self;
-        tx.commit().await?;
+        match &entry {
+            Some(row) if store.planted() != Some(Planted::OutboxApart) => {
+                tx.insert_and_commit(&store.internal(OUTBOX)?, row).await?;
+            }
+            _ => tx.commit().await?,
+        }
         if let (Some(row), Some(Planted::OutboxApart)) = (&entry, store.planted()) {
             let mut tx = store.adapter().begin(&access, crate::adapter::Mode::Write).await?;
             tx.insert(&store.internal(OUTBOX)?, row).await?;

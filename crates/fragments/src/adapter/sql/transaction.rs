@@ -17,6 +17,11 @@ pub(crate) trait Link: Send {
     /// A text without parameters.
     async fn command(&mut self, sql: &str) -> Result<()>;
     async fn commit(self: Box<Self>) -> Result<()>;
+    /// A last statement, and the end of the transaction.
+    async fn execute_and_commit(mut self: Box<Self>, statement: &Statement) -> Result<()> {
+        self.execute(statement).await?;
+        self.commit().await
+    }
     async fn roll_back(self: Box<Self>);
     /// A clock's value that is taken at once, for tests; see [`Planted::LooseClock`].
     async fn loose_tick(&mut self, _statement: &Statement) -> Result<Option<Vec<Vec<Value>>>> {
@@ -124,6 +129,12 @@ impl Transaction for SqlTransaction {
 
     async fn commit(self: Box<Self>) -> Result<()> {
         self.link.commit().await
+    }
+
+    async fn insert_and_commit(self: Box<Self>, table: &Arc<Table>, row: &Row) -> Result<()> {
+        self.may_write()?;
+        let statement = self.print().insert(table, row)?;
+        self.link.execute_and_commit(&statement).await
     }
 
     async fn roll_back(self: Box<Self>) {

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::http::{self, HttpDoor};
 use crate::logins::Logins;
 use crate::metrics::Metrics;
-use crate::pg::PgDoor;
+use crate::pg::{PgDoor, Threads};
 use crate::tls;
 use isles_cluster::roles::{self, Role, Verifier};
 use isles_kernel::error::SqlError;
@@ -114,7 +114,8 @@ impl Server {
             tls.clone(),
             watched.clone(),
         );
-        let mut doors = vec![tokio::spawn(Arc::new(pg).listen(pg_listener))];
+        let threads = Threads::start().map_err(|fault| CannotStart::new("listen", fault.to_string()))?;
+        let mut doors = vec![tokio::spawn(Arc::new(pg).listen(pg_listener, threads))];
         let http = http_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = http_listener {
             let limits = config.limits.clone();

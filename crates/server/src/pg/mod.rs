@@ -6,6 +6,7 @@
 //!   * [`values`]        values in text and binary form
 //!   * [`scram`]         proofs of passwords
 //!   * [`cancel`]        cancel requests
+//!   * [`threads`]       threads that serve connections
 //!   * [`startup`]       from the first byte to a session
 //!   * [`conversation`]  every message after that
 //!
@@ -21,6 +22,7 @@ pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod scram;
 pub(crate) mod startup;
+mod threads;
 pub(crate) mod values;
 
 use crate::backend::Backend;
@@ -41,6 +43,7 @@ use startup::{Encryption, Opening, Refusal, Startup, authenticate, opening, refu
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+pub(crate) use threads::Threads;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -105,7 +108,7 @@ impl PgDoor {
     }
 
     /// Accepts until the server stops. What it returns resolves when the last connection has ended.
-    pub(crate) async fn listen(self: Arc<PgDoor>, listener: TcpListener) {
+    pub(crate) async fn listen(self: Arc<PgDoor>, listener: TcpListener, threads: Threads) {
         let mut phase = self.phase.clone();
         let connections = task_group();
         loop {
@@ -117,8 +120,12 @@ impl PgDoor {
             match accepted {
                 Ok((stream, address)) => {
                     let (door, member) = (Arc::clone(&self), connections.0.clone());
-                    tokio::spawn(async move {
-                        door.connection(stream, address).await;
+                    let stream = stream.into_std();
+                    threads.spawn(async move {
+                        match stream.and_then(TcpStream::from_std) {
+                            Ok(stream) => door.connection(stream, address).await,
+                            Err(error) => tracing::warn!(%error, "a connection cannot be taken over"),
+                        }
                         drop(member);
                     });
                 }

@@ -25,6 +25,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Looks of the progress handler that a read may take on the caller's thread: about a tenth of a millisecond.
 const INLINE_LOOKS: u32 = 10;
+/// Statements of such a read: each has a price that the looks do not see.
+const INLINE_STATEMENTS: usize = 16;
 
 pub(super) struct Readers {
     idle: Mutex<Idle>,
@@ -202,26 +204,30 @@ pub(super) fn check_fences(shared: &Shared, claim: &Claim) -> Result<()> {
     shared.published.load().fences.check(claim, Access::Read)
 }
 
-/// Tries a single statement on the caller's thread. None: it is too long, or no reader is idle.
+/// Tries a request on the caller's thread. None: it is too long, or no reader is idle.
 fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> Option<Result<Vec<Outcome>>> {
-    let [statement] = request.statements.as_slice() else { return None };
+    if request.statements.len() > INLINE_STATEMENTS {
+        return None;
+    }
     // Read before the snapshot is begun: the snapshot is of this state or a later one.
     let number = shared.state_number.load(Ordering::SeqCst);
     // No permit: it uses what is idle, and does not wait.
     let mut db = shared.readers.pop()?;
     db.set_watch(deadline, Some(request.limits.cancel.clone()));
     db.set_budget(Some(INLINE_LOOKS));
-    let outcome = db.keep_snapshot(number).and_then(|()| db.run(statement, &request.limits, &request.acts_for));
+    let outcomes = db.keep_snapshot(number).and_then(|()| {
+        request.statements.iter().map(|statement| db.run(statement, &request.limits, &request.acts_for)).collect()
+    });
     let too_long = db.out_of_budget();
     db.set_budget(None);
     // A reader whose snapshot does not end is not given to the next one.
-    if outcome.is_ok() || db.end_snapshot().is_ok() {
+    if outcomes.is_ok() || db.end_snapshot().is_ok() {
         shared.readers.push(db);
     }
     if too_long {
         return None;
     }
-    let checked = outcome.and_then(|outcome| check_fences(shared, &request.claim).map(|()| vec![outcome]));
+    let checked = outcomes.and_then(|outcomes| check_fences(shared, &request.claim).map(|()| outcomes));
     Some(checked.map_err(read_error))
 }
 

@@ -198,7 +198,7 @@ fn raw_rate(raw: &rusqlite::Connection, sql: &str) -> f64 {
     let (began, mut rounds) = (Instant::now(), 0_u64);
     while began.elapsed() < SPAN {
         raw.execute_batch("BEGIN IMMEDIATE").expect("begun");
-        let mut statement = raw.prepare_cached(sql).expect("a statement");
+        let mut statement = raw.prepare(sql).expect("a statement");
         for client in 0..CLIENTS {
             let key = format!("{client} {rounds}");
             let instance = format!("acme:enam:default:{}", bucket_of(&key, None, buckets).0);

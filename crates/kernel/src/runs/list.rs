@@ -6,6 +6,7 @@
 
 use super::status::Status;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 /// Entries of one page.
 pub const LIMITS: std::ops::RangeInclusive<usize> = 1..=1_000;
@@ -62,11 +63,33 @@ pub struct Entry {
 impl Entry {
     /// Where it stands in a list.
     pub fn at(&self, order: Order) -> Cursor {
-        let time = match order {
+        Cursor { order, time: self.time(order), kind: self.kind.clone(), id: self.id.clone() }
+    }
+
+    fn time(&self, order: Order) -> i64 {
+        match order {
             Order::Updated => self.updated_at,
             Order::Created => self.created_at,
-        };
-        Cursor { order, time, kind: self.kind.clone(), id: self.id.clone() }
+        }
+    }
+
+    fn key(&self, order: Order) -> Key<'_> {
+        Key { time: self.time(order), kind: &self.kind, id: &self.id }
+    }
+}
+
+/// What a list is in the order of.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    time: i64,
+    kind: &'a str,
+    id: &'a str,
+}
+
+impl Key<'_> {
+    /// Later times first; equal ones by type and id.
+    fn compare(&self, other: &Key<'_>) -> Ordering {
+        other.time.cmp(&self.time).then_with(|| self.kind.cmp(other.kind)).then_with(|| self.id.cmp(other.id))
     }
 }
 
@@ -80,9 +103,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Later times first; equal ones by type and id.
     pub fn compare(&self, other: &Cursor) -> Ordering {
-        other.time.cmp(&self.time).then_with(|| self.kind.cmp(&other.kind)).then_with(|| self.id.cmp(&other.id))
+        self.key().compare(&other.key())
+    }
+
+    fn key(&self) -> Key<'_> {
+        Key { time: self.time, kind: &self.kind, id: &self.id }
     }
 
     /// A text for clients, who give it back as it is.
@@ -132,39 +158,38 @@ pub struct Merged {
 /// Merges what index shards gave into at most `limit` entries. An entry is left out if `is_stale` says so, or if a later
 /// version of it is among them. Where a shard's entries run out and it may have more, the page ends.
 pub fn merge(parts: Vec<Part>, order: Order, limit: usize, is_stale: impl Fn(&Entry) -> bool) -> Merged {
-    let ends: Vec<Option<Cursor>> = parts
-        .iter()
-        .map(|part| if part.is_last { None } else { part.entries.last().map(|entry| entry.at(order)) })
-        .collect();
+    let ends = parts.iter().filter(|part| !part.is_last).filter_map(|part| part.entries.last());
     // Beyond the first end of a part that goes on, something may be missing.
-    let horizon = ends.into_iter().flatten().min_by(Cursor::compare);
+    let horizon = ends.min_by(|a, b| a.key(order).compare(&b.key(order))).map(|entry| entry.at(order));
     let mut all: Vec<Entry> = parts.into_iter().flat_map(|part| part.entries).collect();
-    all.sort_by(|a, b| a.at(order).compare(&b.at(order)).then_with(|| b.version.cmp(&a.version)));
-    let mut latest: std::collections::HashMap<(String, String), i64> = std::collections::HashMap::new();
+    all.sort_by(|a, b| a.key(order).compare(&b.key(order)).then_with(|| b.version.cmp(&a.version)));
+    let mut latest: HashMap<(&str, &str), i64> = HashMap::with_capacity(all.len());
     for entry in &all {
-        let known = latest.entry((entry.kind.clone(), entry.id.clone())).or_insert(entry.version);
+        let known = latest.entry((&entry.kind, &entry.id)).or_insert(entry.version);
         *known = entry.version.max(*known);
     }
-    let mut merged = Merged::default();
-    for entry in all {
-        let at = entry.at(order);
-        if horizon.as_ref().is_some_and(|horizon| at.compare(horizon) == Ordering::Greater) {
+    let (mut kept, mut next) = (Vec::with_capacity(limit.min(all.len())), None);
+    for (at, entry) in all.iter().enumerate() {
+        if horizon.as_ref().is_some_and(|horizon| entry.key(order).compare(&horizon.key()) == Ordering::Greater) {
             break;
         }
-        if merged.entries.len() == limit {
-            merged.next = merged.entries.last().map(|entry| entry.at(order));
-            return merged;
+        if kept.len() == limit {
+            next = kept.last().map(|last: &usize| all[*last].at(order));
+            break;
         }
-        let key = (entry.kind.clone(), entry.id.clone());
-        let is_latest = latest.get(&key) == Some(&entry.version);
-        if is_latest && !is_stale(&entry) {
-            // Two copies of one version are one.
-            latest.insert(key, i64::MIN);
-            merged.entries.push(entry);
+        // Two copies of one version are one.
+        if let Some(version) = latest.get_mut(&(entry.kind.as_str(), entry.id.as_str()))
+            && *version == entry.version
+            && !is_stale(entry)
+        {
+            *version = i64::MIN;
+            kept.push(at);
         }
     }
-    merged.next = horizon;
-    merged
+    drop(latest);
+    let mut kept = kept.into_iter().peekable();
+    let entries = all.into_iter().enumerate().filter(|(at, _)| kept.next_if_eq(at).is_some());
+    Merged { entries: entries.map(|(_, entry)| entry).collect(), next: next.or(horizon) }
 }
 
 #[cfg(test)]

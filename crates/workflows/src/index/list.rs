@@ -148,8 +148,8 @@ impl Workflows {
                 parts.extend(self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await);
             }
             let outdated = self.engine.outdated(&parts, &mut failed).await;
-            let is_stale =
-                |entry: &Entry| outdated.contains(&(entry.place.clone(), entry.id.clone())) || !filter.passes(entry);
+            let is_outdated = |entry: &Entry| outdated.contains(&(entry.place.clone(), entry.id.clone()));
+            let is_stale = |entry: &Entry| (!outdated.is_empty() && is_outdated(entry)) || !filter.passes(entry);
             let merged = merge(parts, filter.order, want, is_stale);
             listed.entries.extend(merged.entries);
             after = merged.next;
@@ -281,10 +281,10 @@ impl Engine {
 }
 
 /// How many of so many entries one of the index shards is asked for. Ids are hashed over them, so hardly ever does one
-/// have more than four deviations above its share; then the page takes another round.
+/// have more than three deviations above its share; then the page takes another round.
 fn share(want: usize, shards: usize) -> usize {
     let mean = want as f64 / shards.max(1) as f64;
-    want.min((mean + 4.0 * mean.sqrt()).ceil() as usize + 1)
+    want.min((mean + 3.0 * mean.sqrt()).ceil() as usize + 1)
 }
 
 /// What is asked of an index shard.

@@ -21,7 +21,7 @@ use crate::moves::pace::{Others, Pace};
 use crate::session::settings::Tenant;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{
-    Batch, BatchKind, DriverToken, EVENT_ROWS, Incoming, KeyRange, RowVersion, Scope, Shard, Snapshot,
+    Batch, BatchKind, DriverToken, EVENT_ROWS, Engine, Incoming, KeyRange, RowVersion, Scope, Shard, Snapshot,
 };
 use isles_kernel::change::Change;
 use isles_kernel::error::SqlError;
@@ -220,7 +220,8 @@ impl Work {
 
     /// Copies pages of one snapshot, for a while.
     async fn copy_some(&mut self, pair: &Pair, shard: &ShardId) -> Result<(), Halt> {
-        let (env, mut pace) = (self.database.env.clone(), Pace::new());
+        let engine = self.database.shards.engine(shard).unwrap_or(Engine::Sqlite);
+        let (env, mut pace) = (self.database.env.clone(), Pace::new(engine));
         let mut snapshot = self.shard(shard).await?.snapshot().await?;
         let until = env.elapsed() + SNAPSHOT_TIME;
         let mut copied = self.copied(shard);

@@ -14,7 +14,7 @@ use super::lane::{Halt, Lane};
 use super::pace::{Others, Pace};
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use isles_engine::shard::{Batch, BatchKind, Incoming, KeyRange, Page, Scope, Snapshot};
+use isles_engine::shard::{Batch, BatchKind, Engine, Incoming, KeyRange, Page, Scope, Snapshot};
 use isles_kernel::moves::{Span, TableCopy, Units};
 use isles_kernel::names::TenantId;
 use isles_kernel::schema::{Table, TableKind, Unit};
@@ -102,7 +102,8 @@ async fn copy_table(lane: &Lane, number: usize, name: &str, progress: &Progress)
     let mut cursor =
         state.cursor.map_or_else(|| Ok(Cursor::default()), |bytes| Cursor::decode(&bytes)).map_err(damaged)?;
     progress.note(name, &cursor);
-    let (env, mut pace) = (lane.database.env.clone(), Pace::new());
+    let engine = lane.database.shards.engine(&lane.taker).unwrap_or(Engine::Sqlite);
+    let (env, mut pace) = (lane.database.env.clone(), Pace::new(engine));
     while !cursor.done {
         let mut snapshot = lane.giver().await?.snapshot().await?;
         let table = snapshot.schema().table(name).map_err(isles_engine::error::ShardError::from)?.clone();

@@ -7,16 +7,23 @@
 //! A batch has a price of its own, whatever is in it: a page read, a commit, a flush. On a busy machine all of that
 //! takes long, and smaller batches would not be shorter but only more. So there is a smallest size, at which the rows
 //! cost about as much as the batch.
+//!
+//! On a PostgreSQL server nobody waits for a batch to end, but all share its processors, and the price of a batch is many
+//! statements. There batches are longer, and rests with them: that costs others less than many short ones.
 
+use isles_engine::shard::Engine;
 use std::time::Duration;
 
 /// Rows of the first batch; of the smallest and of the largest.
 const FIRST_ROWS: usize = 500;
 const MIN_ROWS: usize = 100;
 const MAX_ROWS: usize = 10_000;
-/// How long a batch should take while others work, and while nobody does. Somebody who comes while one is applied waits
-/// for the rest of it, so the first is less than what a write takes when it has to wait for others anyway.
+/// How long a batch should take while others work, where they wait for it: less than what a write takes that has to wait
+/// for others anyway.
 const SHORT: Duration = Duration::from_micros(1_500);
+/// The same, where they do not.
+const SHARED: Duration = Duration::from_millis(20);
+/// How long a batch should take while nobody else works.
 const LONG: Duration = Duration::from_millis(100);
 /// While others work, the copy rests so many times as long as it works.
 const REST: u32 = 3;
@@ -27,6 +34,8 @@ const MAX_REST: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
     rows: usize,
+    /// How long a batch should take while others work.
+    in_company: Duration,
 }
 
 /// Whether somebody else worked on one of the shards meanwhile.
@@ -37,8 +46,13 @@ pub(crate) enum Others {
 }
 
 impl Pace {
-    pub(crate) fn new() -> Pace {
-        Pace { rows: FIRST_ROWS }
+    /// For a taker of this engine.
+    pub(crate) fn new(taker: Engine) -> Pace {
+        let in_company = match taker {
+            Engine::Sqlite => SHORT,
+            Engine::Postgres => SHARED,
+        };
+        Pace { rows: FIRST_ROWS, in_company }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -47,7 +61,7 @@ impl Pace {
 
     /// Learns from a batch of `rows`, and says how long to rest.
     pub(crate) fn learn(&mut self, rows: usize, took: Duration, others: Others) -> Duration {
-        let wanted = if others == Others::Working { SHORT } else { LONG };
+        let wanted = if others == Others::Working { self.in_company } else { LONG };
         let took = took.max(Duration::from_micros(1));
         let fitting = rows as f64 * wanted.as_secs_f64() / took.as_secs_f64();
         // A batch that was cut short by the end of a table says little; never more than twice as many at once.
@@ -68,7 +82,7 @@ mod tests {
     fn batches_grow_alone_and_shrink_in_company() {
         let per_row = Duration::from_micros(10);
         let took = |rows: usize| per_row * u32::try_from(rows).expect("few");
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(Engine::Sqlite);
         for _ in 0..10 {
             let rows = pace.rows();
             assert_eq!(pace.learn(rows, took(rows), Others::Idle), Duration::ZERO);
@@ -83,7 +97,7 @@ mod tests {
     /// The short batch at a table's end does not make the next ones larger.
     #[test]
     fn the_end_of_a_table_says_little() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(Engine::Postgres);
         pace.learn(1, Duration::from_micros(1), Others::Idle);
         assert_eq!(pace.rows(), FIRST_ROWS);
     }

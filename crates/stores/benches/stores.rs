@@ -108,8 +108,9 @@ async fn open(root: &Path, shards: usize) -> (tempfile::TempDir, Stores) {
     (folder, stores.under(Placement::from_json(&placement.to_string()).expect("a placement")))
 }
 
-/// Operations per second of so many clients.
-async fn rate<F>(work: impl Fn(usize, u64) -> F) -> f64
+/// Operations per second of so many clients, and how many each has done. No client does more than `most`, if that is
+/// said; then it ends with the first that has none left.
+async fn rate<F>(most: Option<&[u64]>, work: impl Fn(usize, u64) -> F) -> (f64, Vec<u64>)
 where
     F: Future<Output = bool> + Send + 'static,
 {
@@ -124,15 +125,15 @@ where
     while let Some((client, good)) = running.next().await {
         assert!(good, "an operation was refused");
         done.fetch_add(1, Ordering::Relaxed);
-        if began.elapsed() >= SPAN {
+        numbers[client] += 1;
+        if began.elapsed() >= SPAN || most.is_some_and(|most| numbers[client] >= most[client]) {
             stop.store(true, Ordering::Relaxed);
         }
         if !stop.load(Ordering::Relaxed) {
-            numbers[client] += 1;
             running.push(one(client, tokio::spawn(work(client, numbers[client]))));
         }
     }
-    done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
+    (done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64(), numbers)
 }
 
 async fn one(client: usize, task: tokio::task::JoinHandle<bool>) -> (usize, bool) {
@@ -142,7 +143,7 @@ async fn one(client: usize, task: tokio::task::JoinHandle<bool>) -> (usize, bool
 async fn once(root: &Path) {
     let (raw_absent, raw_taken) = raw_sqlite(root);
     let (_folder, stores) = open(root, 1).await;
-    let absent = rate(|client, number| {
+    let (absent, put) = rate(None, |client, number| {
         let stores = stores.clone();
         async move {
             let key = Address::key(format!("{client} {number}"));
@@ -152,13 +153,13 @@ async fn once(root: &Path) {
     })
     .await;
     // Each client takes what it has put.
-    let taken = rate(|client, number| {
+    let (taken, _) = rate(Some(&put), |client, number| {
         let stores = stores.clone();
         async move {
             let mut desk = stores.desk();
             let key = Address::key(format!("{client} {number}"));
             let outcome = desk.take(&acme(), "once", &key, None).await.expect("an outcome").outcome;
-            matches!(outcome, Outcome::Ok | Outcome::NotFound)
+            outcome == Outcome::Ok
         }
     })
     .await;
@@ -190,13 +191,15 @@ fn raw_sqlite(root: &Path) -> (f64, f64) {
                   NULL, NULL, 7) ON CONFLICT DO NOTHING RETURNING version";
     let update = "UPDATE r SET used_at = ?3, version = version + 1 WHERE instance = ?1 AND kind = 'once' AND key = ?2 \
                   AND used_at IS NULL AND revoked_at IS NULL RETURNING version, value, expires_at";
-    (raw_rate(&raw, insert), raw_rate(&raw, update))
+    let (inserted, rounds) = raw_rate(&raw, insert, u64::MAX);
+    (inserted, raw_rate(&raw, update, rounds).0)
 }
 
-fn raw_rate(raw: &rusqlite::Connection, sql: &str) -> f64 {
+/// Rows a second, and how many commits there were, at most so many.
+fn raw_rate(raw: &rusqlite::Connection, sql: &str, most: u64) -> (f64, u64) {
     let buckets = BucketCount::new(64).expect("a count");
     let (began, mut rounds) = (Instant::now(), 0_u64);
-    while began.elapsed() < SPAN {
+    while began.elapsed() < SPAN && rounds < most {
         raw.execute_batch("BEGIN IMMEDIATE").expect("begun");
         let mut statement = raw.prepare(sql).expect("a statement");
         for client in 0..CLIENTS {
@@ -210,7 +213,7 @@ fn raw_rate(raw: &rusqlite::Connection, sql: &str) -> f64 {
         raw.execute_batch("COMMIT").expect("committed");
         rounds += 1;
     }
-    (rounds * CLIENTS as u64) as f64 / began.elapsed().as_secs_f64()
+    ((rounds * CLIENTS as u64) as f64 / began.elapsed().as_secs_f64(), rounds)
 }
 
 /// `SET key 1 NX` with `appendfsync always`, pipelined as deep as there are clients.

@@ -425,6 +425,45 @@ async fn a_backup_of_a_live_shard_is_one_moment_of_it() {
     check_message(&again, &["exists already"]);
 }
 
+/// It is copied beside the writer, which goes on; so it is never copied to its end unless the writer sees to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_stays_short_while_others_write_and_read() {
+    const PAGES: u32 = 50;
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("shard.db");
+    let options = SqliteOptions { checkpoint_pages: PAGES, ..SqliteOptions::default() };
+    let shard = SqliteShard::open(id("tested"), &path, env(), options).await.expect("opens");
+    shard.apply_schema(SchemaVersion::ZERO, vec![SchemaChange::CreateTable(notes())]).await.expect("schema");
+    let stop = Arc::new(AtomicBool::new(false));
+    let reading = tokio::spawn({
+        let (shard, stop) = (shard.clone(), stop.clone());
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                count(&shard).await.expect("counted");
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        }
+    });
+    let written = futures::future::join_all((0..4).map(|writer| {
+        let shard = shard.clone();
+        async move {
+            for n in 0..500 {
+                insert(&shard, writer * 1_000 + n, &"a note of some length ".repeat(100)).await.expect("inserted");
+            }
+        }
+    }));
+    written.await;
+    stop.store(true, Ordering::Relaxed);
+    reading.await.expect("it ends");
+    // 2,000 rows of half a page each, one to four of them in a commit, are some thousand pages and more.
+    let log = std::fs::metadata(path.with_extension("db-wal")).expect("a log").len();
+    assert!(log < 20 * u64::from(PAGES) * 4_096, "the log has {log} bytes");
+    assert_eq!(count(&shard).await.expect("counted"), 2_000);
+    shard.close().await.expect("closed");
+    assert!(!path.with_extension("db-wal").exists(), "the last one to close the file copies its log");
+    assert_eq!(count(&open(&path).await.expect("opens")).await.expect("counted"), 2_000);
+}
+
 /// Someone who holds the writer and does nothing costs others their time limit, and no more (I-66).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_behind_an_idle_transaction_ends_in_time() {

@@ -20,6 +20,7 @@
 //!   * `writer`       group commit
 //!   * `schema`       changes of the schema, in place or by rebuilding a table
 //!   * `queue`        who writes next
+//!   * [`checkpoint`] the WAL is copied into the file
 //!   * `reader`       the pool of readers
 //!   * `stream`       how far rows of other shards have come, and who brings them
 //!   * `apply`        rows that come from other shards
@@ -46,6 +47,7 @@ pub mod vfs;
 mod apply;
 pub mod backup;
 mod capture;
+pub mod checkpoint;
 mod copy;
 mod ddl;
 mod discard;
@@ -128,6 +130,8 @@ pub struct SqliteOptions {
     pub capture_always: bool,
     /// Pages in the WAL after which they are moved into the database file.
     pub checkpoint_pages: u32,
+    /// Shards that share it do so one after the other.
+    pub checkpoints: checkpoint::Line,
     /// Who is told of changes before they are committed.
     pub observed: Observed,
     /// A bug to have, for tests that show that the harness finds it.
@@ -176,6 +180,7 @@ impl Default for SqliteOptions {
             capture_always: false,
             // 4 MiB, as SQLite's default.
             checkpoint_pages: 1_000,
+            checkpoints: checkpoint::Line::default(),
             observed: Observed::default(),
             planted: None,
         }

@@ -5,7 +5,7 @@
 //! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
 
 use super::writer::{self, Company, GroupResult, Member, More, NoMore, Writer};
-use super::{Planted, Shared, log};
+use super::{Planted, Shared, checkpoint, log};
 use crate::error::{Result, ShardError};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -28,12 +28,17 @@ pub(super) struct Queue {
     /// A job is running or on its way, or a transaction holds the writer.
     busy: bool,
     closed: bool,
+    /// Who waits for the files to be closed, and the writer, until the WAL has been copied.
+    closing: Option<Closing>,
     janitor: bool,
+    pub(super) checkpoint: checkpoint::Progress,
     /// How many wrote lately: those answered last, and those who waited meanwhile.
     active: usize,
     /// The writer waits for someone to come.
     awaited: bool,
 }
+
+type Closing = (Option<Box<Writer>>, oneshot::Sender<()>);
 
 enum Item {
     Member(Box<dyn Member>),
@@ -52,7 +57,9 @@ impl Queue {
             writer: Some(Box::new(writer)),
             busy: false,
             closed: false,
+            closing: None,
             janitor: false,
+            checkpoint: checkpoint::Progress::default(),
             active: 0,
             awaited: false,
         }
@@ -218,7 +225,7 @@ fn run(shared: &Arc<Shared>) {
 }
 
 /// A job that panics takes the writer with it. Nobody may wait for what will not come: the shard stops.
-struct StopOnPanic<'a>(&'a Shared);
+pub(super) struct StopOnPanic<'a>(pub(super) &'a Shared);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
@@ -226,12 +233,14 @@ impl Drop for StopOnPanic<'_> {
             self.0.stop(ShardError::Stopped("the writer has failed".into()));
             refuse_if_stopped(self.0);
             // Whoever waits for the shard to close finds that it has.
-            self.0.queue().items.clear();
+            let mut queue = self.0.queue();
+            queue.items.clear();
+            queue.closing = None;
         }
     }
 }
 
-fn run_one(shared: &Shared, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) {
+fn run_one(shared: &Arc<Shared>, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) {
     let result = writer::run_group(writer, members, more);
     let answered = result.answers.len();
     answer(shared, writer, result);
@@ -269,22 +278,16 @@ pub(super) fn publish(shared: &Shared, writer: &mut Writer) {
 }
 
 /// What is due after a commit, and nobody's answer waits for.
-pub(super) fn settle(shared: &Shared, writer: &mut Writer) {
+pub(super) fn settle(shared: &Arc<Shared>, writer: &mut Writer) {
     settle_after(shared, writer, 1);
 }
 
-fn settle_after(shared: &Shared, writer: &mut Writer, times: u32) {
+fn settle_after(shared: &Arc<Shared>, writer: &mut Writer, times: u32) {
     let cap = shared.options.max_log_bytes;
     if shared.check_running().is_ok() && log::is_over_cap(writer.state.log_bytes, cap) {
         trim_to_cap(shared, writer, cap);
     }
-    if writer.checkpoint_is_due(times) {
-        // A snapshot that an idle reader has kept would hold the WAL back.
-        shared.readers.end_snapshots();
-        if let Err(error) = writer.checkpoint() {
-            shared.stop(error);
-        }
-    }
+    checkpoint::look(shared, writer, times);
     refuse_if_stopped(shared);
 }
 
@@ -397,7 +400,22 @@ fn give_back(shared: &Arc<Shared>, writer: Box<Writer>) {
     }
 }
 
+/// Closes the files now that the WAL has been copied, if somebody waits for that.
+pub(super) fn close_if_waiting(shared: &Shared) {
+    let closing = shared.queue().closing.take();
+    if let Some((writer, reply)) = closing {
+        finish_close(shared, writer, reply);
+    }
+}
+
 fn finish_close(shared: &Shared, writer: Option<Box<Writer>>, reply: oneshot::Sender<()>) {
+    {
+        let mut queue = shared.queue();
+        if queue.checkpoint.is_running() {
+            queue.closing = Some((writer, reply));
+            return;
+        }
+    }
     shared.readers.close();
     match writer {
         Some(writer) if shared.check_running().is_ok() => writer.close(),

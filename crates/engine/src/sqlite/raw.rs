@@ -410,16 +410,10 @@ impl Db {
     /// The head of the WAL's index, which all connections share: it changes with every commit, at the moment at which
     /// others can see it. None before the connection's first read.
     pub(super) fn wal_head(&self) -> Option<WalHead> {
-        let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
-        let answer: *mut *mut ffi::sqlite3_file = &mut file;
-        let what = ffi::SQLITE_FCNTL_FILE_POINTER;
-        // SAFETY: the handle is live, and the answer has a place.
-        let code = unsafe { ffi::sqlite3_file_control(self.handle(), c"main".as_ptr(), what, answer.cast()) };
-        if code != ffi::SQLITE_OK || file.is_null() {
+        let (file, methods) = self.file()?;
+        if methods.iVersion < 2 {
             return None;
         }
-        // SAFETY: an open file of a live connection, which this thread alone uses.
-        let methods = unsafe { (*file).pMethods.as_ref() }.filter(|methods| methods.iVersion >= 2)?;
         let mut region = std::ptr::null_mut();
         // SAFETY: as above; the region is not made if it is not there.
         let code = unsafe { methods.xShmMap?(file, 0, WAL_REGION_BYTES, 0, &mut region) };
@@ -429,6 +423,52 @@ impl Db {
         // SAFETY: the region stays mapped while the file is open and begins with the head. A head that is being
         // written while it is read is unlike the one before.
         Some(WalHead(std::array::from_fn(|at| unsafe { region.cast::<u32>().add(at).read_volatile() })))
+    }
+
+    /// The database file, and what can be done with it.
+    fn file(&self) -> Option<(*mut ffi::sqlite3_file, &ffi::sqlite3_io_methods)> {
+        let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+        let answer: *mut *mut ffi::sqlite3_file = &mut file;
+        let what = ffi::SQLITE_FCNTL_FILE_POINTER;
+        // SAFETY: the handle is live, and the answer has a place.
+        let code = unsafe { ffi::sqlite3_file_control(self.handle(), c"main".as_ptr(), what, answer.cast()) };
+        if code != ffi::SQLITE_OK || file.is_null() {
+            return None;
+        }
+        // SAFETY: an open file of a live connection, which this thread alone uses.
+        let methods = unsafe { (*file).pMethods.as_ref() }?;
+        Some((file, methods))
+    }
+
+    /// Copies the WAL, as far as no reader needs what is under it, into the database file; and syncs that, if it was all
+    /// of it. Returns the error if the shard must stop.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        // SAFETY: the handle is live; a null name means all attached databases, of which there is one.
+        let code = unsafe {
+            ffi::sqlite3_wal_checkpoint_v2(
+                self.handle(),
+                std::ptr::null(),
+                ffi::SQLITE_CHECKPOINT_PASSIVE,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        match code & 0xff {
+            // A reader is in the way, or the disk is full: the WAL stays, nothing is lost.
+            ffi::SQLITE_OK | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL => Ok(()),
+            _ => Err(super::explain::error(code, "the checkpoint failed")),
+        }
+    }
+
+    /// Syncs the database file. Returns the error if the shard must stop.
+    pub(super) fn sync_file(&mut self) -> Result<()> {
+        let Some((file, methods)) = self.file() else { return Ok(()) };
+        let Some(sync) = methods.xSync else { return Ok(()) };
+        // SAFETY: an open file of a live connection, which this thread alone uses.
+        match unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) } {
+            ffi::SQLITE_OK => Ok(()),
+            code => Err(super::explain::error(code, "the file could not be synced")),
+        }
     }
 
     /// Lets go of a kept snapshot, so that the WAL behind it can be reused.

@@ -32,7 +32,6 @@ use crate::shard::{CancelToken, Outcome, Request};
 use isles_kernel::names::{SchemaVersion, Seq, ShardId, StreamId, TxnId};
 use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Value};
-use rusqlite::ffi;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -330,31 +329,6 @@ impl Writer {
         let schema = self.state.schema.clone();
         self.capture().set_schema(&schema);
         self.db.schema = Some(schema);
-    }
-
-    /// Whether the WAL has grown to so many times its size at which it is moved.
-    pub(super) fn checkpoint_is_due(&self, times: u32) -> bool {
-        self.db.wal_pages().unsigned_abs() >= self.options.checkpoint_pages.saturating_mul(times)
-    }
-
-    /// Moves the WAL into the database file. Returns the error if the shard must stop.
-    pub(super) fn checkpoint(&mut self) -> Result<()> {
-        // SAFETY: the handle is live; a null name means all attached databases, of which there is one.
-        let code = unsafe {
-            ffi::sqlite3_wal_checkpoint_v2(
-                self.db.handle(),
-                std::ptr::null(),
-                ffi::SQLITE_CHECKPOINT_PASSIVE,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
-        self.db.set_wal_pages(0);
-        match code & 0xff {
-            // A reader is in the way, or the disk is full: the WAL stays, nothing is lost.
-            ffi::SQLITE_OK | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL => Ok(()),
-            _ => Err(super::explain::error(code, "the checkpoint failed")),
-        }
     }
 
     /// Closes the connections of a shard that is well, and with the last of them the log.

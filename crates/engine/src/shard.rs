@@ -587,11 +587,28 @@ pub struct ShardStats {
     pub transactions: u64,
 }
 
+/// Clients of a shard.
+#[derive(Debug, Clone, Default)]
+pub struct Clients {
+    /// How many there have been at once.
+    pub count: usize,
+    /// Statements that they have lately run, some of them.
+    pub texts: BTreeSet<Arc<str>>,
+}
+
 /// One physical database.
 #[async_trait]
 pub trait Shard: Send + Sync {
     fn id(&self) -> &ShardId;
     fn engine(&self) -> Engine;
+
+    /// Those who are served, where it costs something to serve one more.
+    fn clients(&self) -> Clients {
+        Clients::default()
+    }
+    /// Makes ready for clients as another shard has them, so that none has to wait for it. They are served all the same
+    /// if it does not succeed.
+    async fn expect_clients(&self, _clients: &Clients) {}
 
     /// Runs a transaction whose statements are all known. The answer comes when it is durable.
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>>;

@@ -1,9 +1,10 @@
-//! Streams of applied rows on a PostgreSQL shard: what can be seen of them in the database alone.
+//! What a move asks of a PostgreSQL shard besides its rows: streams, as far as they can be seen in the database alone, and
+//! connections for those who will come.
 
 use isles_engine::env::{Env, TokioEnv};
 use isles_engine::error::ShardError;
 use isles_engine::postgres::{PostgresOptions, PostgresShard};
-use isles_engine::shard::{Batch, DriverToken, Incoming, RowVersion, Shard};
+use isles_engine::shard::{Batch, Clients, DriverToken, Incoming, RowVersion, Shard};
 use isles_kernel::names::{RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Column, SchemaChange, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Value};
@@ -111,4 +112,20 @@ async fn a_long_stream_is_forgotten_in_chunks() {
     forgetting.await.expect("it ends").expect("forgotten");
     let row = observer.query_one(left, &[]).await.expect("counts");
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (0, 0));
+}
+
+/// Whoever comes finds a connection with the statements prepared, and there are never more than there may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_are_expected_find_connections() {
+    let (shard, _) = new_shard().await;
+    let most = PostgresOptions::default().connections;
+    let text: Arc<str> = "SELECT 41 + 1".into();
+    let wrong: Arc<str> = "SELECT FROM a_table_that_is_not_here".into();
+    let own = shard.clients().count;
+    for (count, there) in [(3, own.max(3)), (2, own.max(3)), (1_000, most)] {
+        shard.expect_clients(&Clients { count, texts: [text.clone(), wrong.clone()].into() }).await;
+        assert_eq!(shard.clients().count, there, "with {count} expected");
+    }
+    let texts = shard.clients().texts;
+    assert!(texts.contains(&text) && !texts.contains(&wrong), "{texts:?}");
 }

@@ -31,8 +31,8 @@ use isles_kernel::form;
 use isles_kernel::schema::{BUCKET_COLUMN, Key, Schema, TENANT_COLUMN, Table, TableKind, Unit};
 use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
-use tokio_postgres::Row;
 use tokio_postgres::types::{Kind, ToSql, Type};
+use tokio_postgres::{Row, Statement};
 
 /// Applies a batch in an open transaction, up to its COMMIT.
 pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Applied> {
@@ -47,22 +47,27 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
 
 async fn apply_changes(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Applied> {
     batch.rows.iter().try_for_each(|row| IncomingCheck::new(schema.table(&row.table)?).check(row))?;
-    begin_foreign(conn).await?;
-    stream::take_turn(conn, batch).await?;
     let newest = newest_of(schema, batch)?;
-    let fresh = raise_versions(conn, batch, &newest).await?;
+    stream::prepare_turn(conn).await?;
+    conn.prepare(RAISE_VERSIONS).await?;
+    let (begun, fresh) = futures::join!(begin_turn(conn, batch), raise_versions(conn, batch, &newest));
+    begun?;
+    let fresh = fresh?;
     let mut applied = Applied::default();
     for (name, rows) in by_table(&newest, &fresh) {
-        let table = schema.table(name)?;
-        delete(conn, table, &rows).await?;
-        refuse_others(conn, table, &rows).await?;
         let written: Vec<&Incoming> = rows.iter().map(|latest| latest.row).filter(|row| row.row.is_some()).collect();
-        insert(conn, table, &written).await?;
+        write(conn, schema.table(name)?, &rows, &written).await?;
         applied.written += written.len() as u64;
         applied.deleted += (rows.len() - written.len()) as u64;
     }
     applied.stale = batch.rows.len() as u64 - applied.written - applied.deleted;
     Ok(applied)
+}
+
+/// Begins a transaction for a batch of a stream. It is sent at once, if its statements have been prepared.
+pub(super) async fn begin_turn(conn: &Conn, batch: &Batch) -> Result<()> {
+    let (begun, turn) = futures::join!(begin_foreign(conn), stream::take_turn(conn, batch));
+    begun.and(turn)
 }
 
 /// Begins a transaction in which nothing is captured, no trigger fires and no foreign key is checked.
@@ -101,6 +106,11 @@ fn newest_of<'a>(schema: &Schema, batch: &'a Batch) -> Result<ByKey<'a>> {
     Ok(newest)
 }
 
+const RAISE_VERSIONS: &str = "INSERT INTO _isles.row_version AS v (tab, key, stream, epoch, seq, gone) \
+     SELECT t, k, $1, e, s, g FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[]) AS u (t, k, e, s, g) \
+     ON CONFLICT (tab, key) DO UPDATE SET stream = excluded.stream, epoch = excluded.epoch, seq = excluded.seq, gone = excluded.gone \
+     WHERE (v.epoch, v.seq) < (excluded.epoch, excluded.seq) RETURNING v.tab, v.key";
+
 /// Stores the versions that are newer than what is stored; returns the keys they are of.
 async fn raise_versions(conn: &Conn, batch: &Batch, newest: &ByKey<'_>) -> Result<BTreeSet<(String, Vec<u8>)>> {
     let number = |n: u64| i64::try_from(n).map_err(|_| ShardError::invalid("a version is below 2^63"));
@@ -112,11 +122,7 @@ async fn raise_versions(conn: &Conn, batch: &Batch, newest: &ByKey<'_>) -> Resul
         seqs.push(number(latest.row.version.seq.0)?);
         gone.push(latest.row.row.is_none());
     }
-    let text = "INSERT INTO _isles.row_version AS v (tab, key, stream, epoch, seq, gone) \
-                SELECT t, k, $1, e, s, g FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[]) AS u (t, k, e, s, g) \
-                ON CONFLICT (tab, key) DO UPDATE SET stream = excluded.stream, epoch = excluded.epoch, seq = excluded.seq, gone = excluded.gone \
-                WHERE (v.epoch, v.seq) < (excluded.epoch, excluded.seq) RETURNING v.tab, v.key";
-    let rows = conn.rows(text, &[&batch.stream.as_str(), &tables, &keys, &epochs, &seqs, &gone]).await?;
+    let rows = conn.rows(RAISE_VERSIONS, &[&batch.stream.as_str(), &tables, &keys, &epochs, &seqs, &gone]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -210,28 +216,50 @@ impl Columns {
                 }
                 Travel::Slices { members, first, last } => {
                     lists.extend([*first, *last]);
-                    columns.push(format!("(${members})[n{first}:n{last}]"));
+                    columns.push(format!("({})[n{first}:n{last}]", self.typed(*members)));
                 }
             }
         }
-        let listed = |prefix: &str| lists.iter().map(|at| format!("{prefix}{at}")).collect::<Vec<_>>().join(", ");
-        let unnest = format!("unnest({})", listed("$"));
+        let arrays: Vec<String> = lists.iter().map(|at| self.typed(*at)).collect();
+        let unnest = format!("unnest({})", arrays.join(", "));
         if self.columns.iter().all(|column| matches!(column, Travel::Plain(_))) {
             return unnest;
         }
-        format!("(SELECT {} FROM {unnest} AS n ({}))", columns.join(", "), listed("n"))
+        let names: Vec<String> = lists.iter().map(|at| format!("n{at}")).collect();
+        format!("(SELECT {} FROM {unnest} AS n ({}))", columns.join(", "), names.join(", "))
     }
 
-    pub(super) async fn query(&self, conn: &Conn, text: &str) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
-        let statement = conn.prepare_typed(text, &self.types).await?;
-        let params: Vec<&(dyn ToSql + Sync)> = self.params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
-        conn.query(&statement, &params).await
+    /// A parameter and its type, which the text says, so that a statement is known by its text.
+    fn typed(&self, number: usize) -> String {
+        format!("${number}::pg_catalog.{}", self.types[number - 1].name())
+    }
+}
+
+/// A statement over columns of values.
+pub(super) struct Sending {
+    text: String,
+    columns: Columns,
+}
+
+impl Sending {
+    pub(super) fn new(text: String, columns: Columns) -> Sending {
+        Sending { text, columns }
     }
 
-    async fn run(&self, conn: &Conn, text: &str) -> std::result::Result<u64, tokio_postgres::Error> {
-        let statement = conn.prepare_typed(text, &self.types).await?;
-        let params = self.params.iter().map(|param| param as &(dyn ToSql + Sync));
-        conn.each_row(&statement, params, |error| error, |_| Ok(())).await
+    /// What has been prepared is sent at once, and so in the order in which it is asked for.
+    async fn prepare(&self, conn: &Conn) -> Result<Statement> {
+        conn.prepare(&self.text).await
+    }
+
+    pub(super) async fn query(&self, conn: &Conn) -> Result<Vec<Row>> {
+        let params: Vec<&(dyn ToSql + Sync)> = self.columns.params.iter().map(|param| param as _).collect();
+        conn.rows(&self.text, &params).await
+    }
+
+    async fn run(&self, conn: &Conn) -> std::result::Result<u64, Refusal> {
+        let statement = self.prepare(conn).await.map_err(Refusal::Ours)?;
+        let params = self.columns.params.iter().map(|param| param as &(dyn ToSql + Sync));
+        conn.each_row(&statement, params, Refusal::Server, |_| Ok(())).await
     }
 }
 
@@ -294,64 +322,103 @@ pub(super) fn hidden_column(table: &Table) -> Option<(&'static str, Type)> {
     }
 }
 
-async fn delete(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
+/// Replaces rows of a table by those that are written. All is sent together, once it has been prepared.
+async fn write(conn: &Conn, table: &Table, rows: &[&Latest<'_>], written: &[&Incoming]) -> Result<()> {
     let targets: Vec<(&Unit, &[Value])> =
         rows.iter().flat_map(|latest| latest.units.iter().map(|unit| (*unit, latest.row.key.as_slice()))).collect();
-    delete_keys(conn, table, &targets).await
+    let (delete, others, insert) = (deletion(table, &targets)?, others(table, rows)?, insertion(table, written)?);
+    for sending in [&delete, &others, &insert].into_iter().flatten() {
+        sending.prepare(conn).await?;
+    }
+    let may_collide = table.keys.iter().any(Key::is_unique_on_shard);
+    let mark = async { if may_collide { plain(conn, "SAVEPOINT rows").await } else { Ok(()) } };
+    let (deleted, others, marked, inserted) =
+        futures::join!(run(conn, delete.as_ref()), found(conn, others.as_ref()), mark, run(conn, insert.as_ref()));
+    deleted?;
+    if others? {
+        return Err(other_unit(table));
+    }
+    marked?;
+    match inserted {
+        Err(error) if may_collide && collides(&error, table) => {
+            plain(conn, "ROLLBACK TO rows").await?;
+            let kept = unique::give_way(conn, table, BatchKind::Changes, written).await?;
+            insert_rows(conn, table, &kept).await.map_err(|error| explained(error, table))
+        }
+        result => result.map_err(|error| explained(error, table)),
+    }
+}
+
+async fn run(conn: &Conn, sending: Option<&Sending>) -> std::result::Result<(), Refusal> {
+    match sending {
+        Some(sending) => sending.run(conn).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+async fn found(conn: &Conn, sending: Option<&Sending>) -> Result<bool> {
+    match sending {
+        Some(sending) => Ok(!sending.query(conn).await?.is_empty()),
+        None => Ok(false),
+    }
 }
 
 /// Deletes the rows of these keys, where they are of the unit that goes with them.
 pub(super) async fn delete_keys(conn: &Conn, table: &Table, targets: &[(&Unit, &[Value])]) -> Result<()> {
+    Ok(run(conn, deletion(table, targets)?.as_ref()).await?)
+}
+
+fn deletion(table: &Table, targets: &[(&Unit, &[Value])]) -> Result<Option<Sending>> {
     if targets.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let mut arrays = Columns::new();
-    let mut conditions = Vec::new();
-    for (at, name) in table.physical_key().iter().enumerate() {
-        arrays.push(&targets.iter().map(|(_, key)| &key[at]).collect::<Vec<_>>(), &column_type(table, name))?;
-        conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
-    }
+    let keys: Vec<&[Value]> = targets.iter().map(|(_, key)| *key).collect();
+    let (mut arrays, mut conditions) = keyed(table, &keys)?;
     if matches!(table.kind, TableKind::Hash { .. }) {
         let buckets: Vec<Value> = targets.iter().filter_map(|(unit, _)| hidden_value(unit)).collect();
         arrays.push(&buckets.iter().collect::<Vec<_>>(), &Type::INT4)?;
-        conditions.push(format!("t.{} = u.c{}", quote(BUCKET_COLUMN), arrays.params.len()));
+        conditions.push(format!("t.{} = u.c{}", quote(BUCKET_COLUMN), conditions.len() + 1));
     }
-    let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
     let text = format!(
         "DELETE FROM {} AS t USING {} AS u ({}) WHERE {}",
         table_name(&table.name),
         arrays.unnest(),
-        names.join(", "),
+        numbered(conditions.len()),
         conditions.join(" AND ")
     );
-    arrays.run(conn, &text).await.map(drop).map_err(fault::before_commit)
+    Ok(Some(Sending::new(text, arrays)))
 }
 
 /// A key that was to be deleted and is still there belongs to another unit. (One that was to be written collides.)
-async fn refuse_others(conn: &Conn, table: &Table, rows: &[&Latest<'_>]) -> Result<()> {
+fn others(table: &Table, rows: &[&Latest<'_>]) -> Result<Option<Sending>> {
     let gone: Vec<&[Value]> =
         rows.iter().filter(|latest| latest.row.row.is_none()).map(|latest| latest.row.key.as_slice()).collect();
     if gone.is_empty() || !matches!(table.kind, TableKind::Hash { .. }) {
-        return Ok(());
+        return Ok(None);
     }
-    let mut arrays = Columns::new();
-    let mut conditions = Vec::new();
-    for (at, name) in table.physical_key().iter().enumerate() {
-        arrays.push(&gone.iter().map(|key| &key[at]).collect::<Vec<_>>(), &column_type(table, name))?;
-        conditions.push(format!("t.{} = u.c{}", quote(name), arrays.params.len()));
-    }
-    let names: Vec<String> = (1..=arrays.params.len()).map(|at| format!("c{at}")).collect();
+    let (arrays, conditions) = keyed(table, &gone)?;
     let text = format!(
         "SELECT 1 FROM {} AS t, {} AS u ({}) WHERE {} LIMIT 1",
         table_name(&table.name),
         arrays.unnest(),
-        names.join(", "),
+        numbered(conditions.len()),
         conditions.join(" AND ")
     );
-    match arrays.query(conn, &text).await.map_err(fault::before_commit)?.is_empty() {
-        true => Ok(()),
-        false => Err(other_unit(table)),
+    Ok(Some(Sending::new(text, arrays)))
+}
+
+/// Keys as columns, and what says that a row `t` of a table has one of them, `u`.
+fn keyed(table: &Table, keys: &[&[Value]]) -> Result<(Columns, Vec<String>)> {
+    let (mut arrays, mut conditions) = (Columns::new(), Vec::new());
+    for (at, name) in table.physical_key().iter().enumerate() {
+        arrays.push(&keys.iter().map(|key| &key[at]).collect::<Vec<_>>(), &column_type(table, name))?;
+        conditions.push(format!("t.{} = u.c{}", quote(name), at + 1));
     }
+    Ok((arrays, conditions))
+}
+
+fn numbered(count: usize) -> String {
+    (1..=count).map(|at| format!("c{at}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The server's type of a column. The tenant is a text.
@@ -375,21 +442,6 @@ fn written_columns(table: &Table, rows: &[(&Unit, &[Value])]) -> Result<(Vec<Str
     Ok((names, arrays))
 }
 
-async fn insert(conn: &Conn, table: &Table, rows: &[&Incoming]) -> Result<()> {
-    if !table.keys.iter().any(Key::is_unique_on_shard) {
-        return insert_rows(conn, table, rows).await.map_err(|error| explained(error, table));
-    }
-    plain(conn, "SAVEPOINT rows").await?;
-    match insert_rows(conn, table, rows).await {
-        Err(error) if collides(&error, table) => {
-            plain(conn, "ROLLBACK TO rows").await?;
-            let kept = unique::give_way(conn, table, BatchKind::Changes, rows).await?;
-            insert_rows(conn, table, &kept).await.map_err(|error| explained(error, table))
-        }
-        result => result.map_err(|error| explained(error, table)),
-    }
-}
-
 pub(super) async fn plain(conn: &Conn, text: &str) -> Result<()> {
     conn.batch_execute(text).await.map_err(fault::before_commit)
 }
@@ -400,15 +452,28 @@ pub(super) enum Refusal {
     Server(tokio_postgres::Error),
 }
 
+impl From<Refusal> for ShardError {
+    fn from(error: Refusal) -> ShardError {
+        match error {
+            Refusal::Ours(error) => error,
+            Refusal::Server(error) => fault::before_commit(error),
+        }
+    }
+}
+
 pub(super) async fn insert_rows(conn: &Conn, table: &Table, rows: &[&Incoming]) -> std::result::Result<(), Refusal> {
+    run(conn, insertion(table, rows).map_err(Refusal::Ours)?.as_ref()).await
+}
+
+fn insertion(table: &Table, rows: &[&Incoming]) -> Result<Option<Sending>> {
     let values: Vec<(&Unit, &[Value])> = rows.iter().filter_map(|row| Some((&row.unit, row.row.as_deref()?))).collect();
     if values.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let (names, arrays) = written_columns(table, &values).map_err(Refusal::Ours)?;
+    let (names, arrays) = written_columns(table, &values)?;
     let text =
         format!("INSERT INTO {} ({}) SELECT * FROM {} AS u", table_name(&table.name), columns(&names), arrays.unnest());
-    arrays.run(conn, &text).await.map(drop).map_err(Refusal::Server)
+    Ok(Some(Sending::new(text, arrays)))
 }
 
 /// The unique key that a row collides on, if that is what the server says.
@@ -430,10 +495,7 @@ pub(super) fn explained(error: Refusal, table: &Table) -> ShardError {
         Some(Some(key)) if key.unique_columns().is_some() => return taken(table),
         _ => {}
     }
-    match error {
-        Refusal::Ours(error) => error,
-        Refusal::Server(error) => fault::before_commit(error),
-    }
+    error.into()
 }
 
 /// Imports rows in an open transaction, up to its COMMIT.
@@ -470,7 +532,7 @@ pub(super) async fn import(
     if mode == ImportMode::Upsert {
         text.push_str(&on_conflict(table, &names));
     }
-    let written = arrays.run(conn, &text).await.map_err(fault::before_commit)?;
+    let written = Sending::new(text, arrays).run(conn).await?;
     if written != values.len() as u64 {
         return Err(other_unit(table));
     }

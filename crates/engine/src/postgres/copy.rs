@@ -9,8 +9,7 @@
 //! that the mirror has brought does not. Why that ends in the right rows is said in [`crate::rows`].
 
 use super::apply::{
-    Refusal, begin_foreign, delete_keys, explained, hidden_column, hidden_value, insert_rows, is_plain, plain,
-    taken_key,
+    Refusal, begin_turn, delete_keys, explained, hidden_column, hidden_value, insert_rows, is_plain, plain, taken_key,
 };
 use super::ddl::{columns, table_name};
 use super::pool::Conn;
@@ -34,8 +33,8 @@ pub(super) async fn copy(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<
         let check = IncomingCheck::new(schema.table(&rows[0].table)?);
         rows.iter().try_for_each(|row| check.check_copied(row).map(drop))?;
     }
-    begin_foreign(conn).await?;
-    stream::take_turn(conn, batch).await?;
+    stream::prepare_turn(conn).await?;
+    begin_turn(conn, batch).await?;
     let mut applied = Applied::default();
     for rows in of_one_table(batch) {
         applied.written += copy_table(conn, schema.table(&rows[0].table)?, rows).await?;

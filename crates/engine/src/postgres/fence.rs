@@ -341,16 +341,24 @@ pub(super) async fn set(
         "BEGIN READ WRITE; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}; \
          LOCK TABLE _isles.fence IN SHARE ROW EXCLUSIVE MODE"
     );
-    conn.batch_execute(&begin).await.map_err(fault::before_commit)?;
-    if let Some((stream, driver)) = driven {
-        stream::check(conn, stream, Some(driver)).await?;
-    }
-    let mut table = FenceTable::from_fences(load(conn).await?)?;
+    let check = async {
+        match driven {
+            Some((stream, driver)) => stream::check(conn, stream, Some(driver)).await,
+            None => Ok(()),
+        }
+    };
+    // Clients may be waiting: what needs no answer to another is sent together with it.
+    let (begun, checked, known) = futures::join!(conn.batch_execute(&begin), check, load(conn));
+    begun.map_err(fault::before_commit)?;
+    checked?;
+    let mut table = FenceTable::from_fences(known?)?;
     let locks: Vec<i32> = change_locks(&table, fences).into_iter().collect();
     fences.iter().try_for_each(|fence| table.set(fence))?;
     let lock = format!("SELECT pg_advisory_xact_lock({LOCK_CLASS}, slot) FROM unnest($1::int[]) AS slot");
-    conn.rows(&lock, &[&locks]).await?;
-    store(conn, &table).await
+    // Nobody sees what is stored before the transaction ends.
+    let params: [&(dyn ToSql + Sync); 1] = [&locks];
+    let (locked, stored) = futures::join!(conn.rows(&lock, &params), store(conn, &table));
+    locked.map(drop).and(stored)
 }
 
 /// Opens fences of units that nobody knows yet, within a transaction: there is nobody inside to wait for.
@@ -435,8 +443,13 @@ async fn store(conn: &Conn, table: &FenceTable) -> Result<()> {
             FenceMode::Closed => "closed",
         });
     }
-    conn.batch_execute("DELETE FROM _isles.fence").await.map_err(fault::before_commit)?;
     let insert = "INSERT INTO _isles.fence (kind, name, first, last, version, mode) \
                   SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])";
-    conn.rows(insert, &[&kinds, &names, &firsts, &lasts, &versions, &modes]).await.map(drop)
+    // Prepared first, or it would be sent before the other.
+    conn.prepare(insert).await?;
+    let params: [&(dyn ToSql + Sync); 6] = [&kinds, &names, &firsts, &lasts, &versions, &modes];
+    let (deleted, inserted) =
+        futures::join!(conn.batch_execute("DELETE FROM _isles.fence"), conn.rows(insert, &params));
+    deleted.map_err(fault::before_commit)?;
+    inserted.map(drop)
 }

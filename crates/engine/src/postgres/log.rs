@@ -53,6 +53,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::types::Type;
 
 /// Marks that wait for transactions to end; with more, a new gap waits for an old mark first.
@@ -233,23 +234,28 @@ pub(super) async fn changes(
     limit: usize,
 ) -> Result<ChangePage> {
     let end = complete(conn, env, marks).await?;
-    page(conn, history, after, end, limit).await
+    page(conn, history, after, Some(end), limit).await
 }
 
 /// Changes that are committed, whether or not others may still appear between them.
 pub(super) async fn committed(conn: &Conn, history: &History, after: Seq, limit: usize) -> Result<ChangePage> {
-    let end = conn.row("SELECT coalesce(max(seq), 0) FROM _isles.log", &[]).await?.get(0);
-    page(conn, history, after, end, limit).await
+    page(conn, history, after, None, limit).await
 }
 
-async fn page(conn: &Conn, history: &History, after: Seq, end: i64, limit: usize) -> Result<ChangePage> {
+const CHANGES: &str =
+    "SELECT seq, txn::text, tab, before, after FROM _isles.log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3";
+const LOG_STATE: &str = "SELECT trimmed, coalesce((SELECT max(version) FROM _isles.schema), 0) FROM _isles.meta";
+
+/// Changes up to `end`, or up to the last one that is committed.
+async fn page(conn: &Conn, history: &History, after: Seq, end: Option<i64>, limit: usize) -> Result<ChangePage> {
     let from = position(after)?;
-    let text =
-        "SELECT seq, txn::text, tab, before, after FROM _isles.log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3";
-    let rows = conn.rows(text, &[&from, &end, &(limit as i64)]).await?;
-    // Read last: whatever is trimmed from here on was read before.
-    let state =
-        conn.row("SELECT trimmed, coalesce((SELECT max(version) FROM _isles.schema), 0) FROM _isles.meta", &[]).await?;
+    conn.prepare(CHANGES).await?;
+    conn.prepare(LOG_STATE).await?;
+    // Both are sent at once, and the state is read last: whatever is trimmed from there on was read before.
+    let (until, most) = (end.unwrap_or(i64::MAX), limit as i64);
+    let params: [&(dyn ToSql + Sync); 3] = [&from, &until, &most];
+    let (rows, state) = futures::join!(conn.rows(CHANGES, &params), conn.row(LOG_STATE, &[]));
+    let (rows, state) = (rows?, state?);
     let trimmed: i64 = state.get(0);
     if from < trimmed {
         return Err(ShardError::Trimmed { trimmed: trimmed as u64 });
@@ -257,8 +263,8 @@ async fn page(conn: &Conn, history: &History, after: Seq, end: i64, limit: usize
     let schemas = schemas(conn, history, SchemaVersion(state.get::<_, i64>(1) as u64)).await?;
     let changes: Vec<Change> = rows.iter().map(|row| change(row, &schemas)).collect::<Result<_>>()?;
     let through = match changes.last() {
-        Some(last) if changes.len() >= limit => last.seq,
-        _ => Seq(end.max(from) as u64),
+        Some(last) if changes.len() >= limit || end.is_none() => last.seq,
+        _ => Seq(end.unwrap_or(from).max(from) as u64),
     };
     Ok(ChangePage { changes, through })
 }
@@ -414,7 +420,7 @@ async fn take_turn(conn: &Conn) -> Result<()> {
 }
 
 /// Runs one statement that writes, in a transaction of its own: sessions are read only otherwise.
-async fn write(conn: &Conn, sql: &str, params: &[&(dyn tokio_postgres::types::ToSql + Sync)]) -> Result<Vec<Row>> {
+async fn write(conn: &Conn, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
     conn.batch_execute("BEGIN READ WRITE").await.map_err(fault::before_commit)?;
     let rows = conn.query(sql, params).await.map_err(fault::before_commit)?;
     conn.batch_execute("COMMIT").await.map_err(fault::during_commit)?;

@@ -70,8 +70,9 @@ use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::shard::{
-    Applied, Batch, Begin, ChangePage, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange, Limits,
-    Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_is_copy, check_purge,
+    Applied, Batch, Begin, ChangePage, Clients, Consumer, DriverToken, EVENT_ROWS, Engine, ImportMode, KeyRange,
+    Limits, Outcome, Request, Shard, ShardStats, Snapshot, StoredRow, StreamState, Transaction, check_is_copy,
+    check_purge,
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -389,6 +390,19 @@ impl Shard for PostgresShard {
 
     fn engine(&self) -> Engine {
         Engine::Postgres
+    }
+
+    fn clients(&self) -> Clients {
+        Clients { count: self.inner.clients.count(), texts: self.inner.clients.texts() }
+    }
+
+    async fn expect_clients(&self, clients: &Clients) {
+        let warm = async {
+            self.inner.clients.warm(clients).await;
+            Ok(())
+        };
+        // What is missing is made when it is needed.
+        let _ = self.inner.within(OWN_LIMIT, warm).await;
     }
 
     async fn execute(&self, request: Request) -> Result<Vec<Outcome>> {

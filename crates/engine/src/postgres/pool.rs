@@ -25,14 +25,15 @@ use super::fence::Shape;
 use super::session::{MAX_PREPARED, Session};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
+use crate::shard::Clients;
 use crate::text::TextHash;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, join, select};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::config::SslMode;
@@ -47,6 +48,10 @@ const RESET_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 /// Running work that has not ended by then is cut off when the shard closes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Of so many connections, what they have prepared is worth preparing elsewhere; and so many texts of them.
+const WARM_SESSIONS: usize = 4;
+const WARM_TEXTS: usize = 64;
 
 /// What every session begins with, and goes back to: `RESET ALL` restores what the startup message said.
 const SESSION: &str = "-c default_transaction_read_only=on -c timezone=UTC -c datestyle=ISO,YMD -c extra_float_digits=1 \
@@ -146,6 +151,39 @@ impl Connections {
         })
     }
 
+    #[expect(clippy::vec_box, reason = "a session is lent in its box, so that lending it moves a pointer")]
+    fn resting(&self) -> MutexGuard<'_, Vec<Box<Session>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connections that there are.
+    pub(super) fn count(&self) -> usize {
+        let lent = self.size.saturating_sub(self.permits.available_permits());
+        lent + self.resting().len()
+    }
+
+    /// What the connections that were used last have prepared.
+    pub(super) fn texts(&self) -> BTreeSet<Arc<str>> {
+        let resting = self.resting();
+        let last = resting.iter().rev().take(WARM_SESSIONS);
+        last.flat_map(|session| session.texts()).take(WARM_TEXTS).collect()
+    }
+
+    /// Makes connections until as many rest as there are clients, as long as there may be more and the server lets them
+    /// in. Each takes it a process that has yet to read what the tables are, and us a proof of the password.
+    pub(super) async fn warm(&self, clients: &Clients) {
+        let rested = || self.resting().len();
+        while rested() < clients.count && self.count() < self.size {
+            let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
+            let Ok(session) = self.connect().await else { return };
+            for text in &clients.texts {
+                // One that cannot be prepared here is none that will be run here.
+                let _ = session.prepare_kept(text).await;
+            }
+            Home { permit, idle: self.idle.clone() }.take_back(session);
+        }
+    }
+
     /// Boxed: it is rare, and large, and would be a part of every request's future.
     fn connect(&self) -> BoxFuture<'_, Result<Box<Session>>> {
         let session = Session::connect(&self.config, self.schema.clone());
@@ -160,7 +198,7 @@ impl Connections {
     fn rested(&self) -> Option<Box<Session>> {
         loop {
             // Looked at without the lock, since a look reads from the socket.
-            let session = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            let session = self.resting().pop()?;
             if session.is_alive() {
                 return Some(session);
             }
@@ -194,7 +232,7 @@ impl Connections {
         while self.permits.available_permits() < self.size && self.env.elapsed() < deadline {
             self.env.sleep(CLOSE_POLL).await;
         }
-        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let idle = std::mem::take(&mut *self.resting());
         let goodbye = futures::future::join_all(idle.into_iter().map(|session| session.close()));
         within_limit(self.env.as_ref(), goodbye).await;
     }

@@ -177,6 +177,11 @@ impl Session {
         Ok(statement)
     }
 
+    /// All texts that are prepared.
+    pub(super) fn texts(&self) -> Vec<Arc<str>> {
+        locked(&self.prepared).statements.keys().map(|text| Arc::from(&**text)).collect()
+    }
+
     /// Forgets a statement: the schema has changed under it.
     pub(super) fn forget(&self, sql: &str) {
         locked(&self.prepared).statements.remove(sql);

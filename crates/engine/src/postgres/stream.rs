@@ -45,11 +45,17 @@ pub(super) async fn open(conn: &Conn, stream: &StreamId, driver: DriverToken) ->
     rows.first().map(state_of).ok_or(ShardError::Superseded)
 }
 
+const CHECK: &str = "SELECT FROM _isles.stream WHERE stream = $1 AND driver = $2 FOR UPDATE";
+const LOCK_TABLES: &str = "SELECT pg_advisory_xact_lock($1, slot) FROM unnest($2::int[]) AS slot";
+const MOVE_POSITION: &str = "INSERT INTO _isles.stream AS s (stream, position, cursor) \
+     VALUES ($1, coalesce($2::bigint, 0), $3) \
+     ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
+     cursor = coalesce(excluded.cursor, s.cursor)";
+
 /// Whether whoever says it drives a stream does. It stays so to the end of the transaction.
 pub(super) async fn check(conn: &Conn, stream: &StreamId, driver: Option<DriverToken>) -> Result<()> {
     let Some(driver) = driver else { return Ok(()) };
-    let text = "SELECT FROM _isles.stream WHERE stream = $1 AND driver = $2 FOR UPDATE";
-    match conn.rows(text, &[&stream.as_str(), &driver.stored()?]).await?.is_empty() {
+    match conn.rows(CHECK, &[&stream.as_str(), &driver.stored()?]).await?.is_empty() {
         true => Err(ShardError::Superseded),
         false => Ok(()),
     }
@@ -61,22 +67,30 @@ async fn lock_tables(conn: &Conn, batch: &Batch) -> Result<()> {
     let tables: BTreeSet<&str> = batch.rows.iter().map(|row| row.table.as_str()).collect();
     let locks: BTreeSet<i32> = tables.into_iter().map(|table| xxh3_64(table.as_bytes()) as i32).collect();
     let locks: Vec<i32> = locks.into_iter().collect();
-    let text = format!("SELECT pg_advisory_xact_lock({TABLE_CLASS}, slot) FROM unnest($1::int[]) AS slot");
-    conn.rows(&text, &[&locks]).await.map(drop)
+    conn.rows(LOCK_TABLES, &[&TABLE_CLASS, &locks]).await.map(drop)
 }
 
-/// Batches of one stream take turns, and move its position, which never falls.
-pub(super) async fn take_turn(conn: &Conn, batch: &Batch) -> Result<()> {
-    check(conn, &batch.stream, batch.driver).await?;
-    lock_tables(conn, batch).await?;
-    let text = "INSERT INTO _isles.stream AS s (stream, position, cursor) VALUES ($1, coalesce($2::bigint, 0), $3) \
-                ON CONFLICT (stream) DO UPDATE SET position = greatest(s.position, excluded.position), \
-                cursor = coalesce(excluded.cursor, s.cursor)";
+async fn move_position(conn: &Conn, batch: &Batch) -> Result<()> {
     let position = match batch.position {
         Some(seq) => Some(i64::try_from(seq.0).map_err(|_| ShardError::invalid("a position is below 2^63"))?),
         None => None,
     };
-    conn.rows(text, &[&batch.stream.as_str(), &position, &batch.cursor]).await.map(drop)
+    conn.rows(MOVE_POSITION, &[&batch.stream.as_str(), &position, &batch.cursor]).await.map(drop)
+}
+
+/// Prepares what [`take_turn`] sends, which is then sent in order and at once.
+pub(super) async fn prepare_turn(conn: &Conn) -> Result<()> {
+    for text in [CHECK, LOCK_TABLES, MOVE_POSITION] {
+        conn.prepare(text).await?;
+    }
+    Ok(())
+}
+
+/// Batches of one stream take turns, and move its position, which never falls.
+pub(super) async fn take_turn(conn: &Conn, batch: &Batch) -> Result<()> {
+    let checked = check(conn, &batch.stream, batch.driver);
+    let (checked, locked, moved) = futures::join!(checked, lock_tables(conn, batch), move_position(conn, batch));
+    checked.and(locked).and(moved)
 }
 
 /// Forgets a chunk, in a transaction that the caller ends; whether it was the last one.

@@ -9,9 +9,8 @@
 //! stored, as if it were there. A row without a version was copied, and gives way to any; why that is right is said in
 //! [`crate::rows`].
 
-use super::apply::{Columns, column_type, delete_keys};
+use super::apply::{Columns, Sending, column_type, delete_keys};
 use super::ddl::{quote, table_name};
-use super::fault;
 use super::pool::Conn;
 use super::snapshot::key_types;
 use super::transaction::read_value;
@@ -125,7 +124,7 @@ async fn find(conn: &Conn, table: &Table, key: &Key, rows: &[&Incoming]) -> Resu
         conditions.join(" AND ")
     );
     let types = key_types(table);
-    let rows = arrays.query(conn, &text).await.map_err(fault::before_commit)?;
+    let rows = Sending::new(text, arrays).query(conn).await?;
     let collision = |row: &tokio_postgres::Row| {
         let key = types.iter().enumerate().map(|(at, ty)| read_value(row, at + 1, *ty)).collect::<Result<_>>()?;
         Ok(Collision { at: row.get::<_, i64>(0) as usize, key })

@@ -32,6 +32,8 @@ const LEASE: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// How long a mirror that has come to the log's end waits for more.
 const IDLE: Duration = Duration::from_millis(20);
+/// The same while rows are copied: nobody waits for the mirror then, and each page is transactions of others' servers.
+const COPY_IDLE: Duration = Duration::from_millis(200);
 /// A driver that is not needed, or cannot go on, looks again after so long; twice as long each time, up to a limit.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -276,9 +278,10 @@ impl Driver {
                 let limit = self.database.env.sleep(WATCH_LIMIT);
                 tokio::select! {
                     biased;
-                    watched = switch::watch_taker(&lane, &plan) => watched,
-                    () = limit => Err(self.too_long()),
+                    watched = switch::watch_taker(&lane, &plan) => watched?,
+                    () = limit => return Err(self.too_long()),
                 }
+                switch::warm_taker(&lane).await
             }
             Effect::FenceGiver => {
                 self.mirror().await?;
@@ -361,6 +364,7 @@ impl Driver {
         if self.plan().stage == Stage::Guarding {
             self.end_forward().await?;
         }
+        let idle = if self.plan().stage == Stage::Copying { COPY_IDLE } else { IDLE };
         let until = env.elapsed() + time;
         while env.elapsed() < until {
             let lost = self.plan().no_way_back;
@@ -372,8 +376,8 @@ impl Driver {
             }
             self.tick().await?;
             let told = {
-                let idle = futures::future::select(Box::pin(self.news.notified()), env.sleep(IDLE)).await;
-                matches!(idle, futures::future::Either::Left(_))
+                let waited = futures::future::select(Box::pin(self.news.notified()), env.sleep(idle)).await;
+                matches!(waited, futures::future::Either::Left(_))
             };
             if told {
                 self.look().await?;

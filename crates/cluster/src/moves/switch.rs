@@ -32,6 +32,8 @@ use std::time::Duration;
 const FENCE_TIME: Duration = Duration::from_secs(10);
 /// A switch compares all rows once more while writers wait, if there are no more than these.
 const COMPARED_ROWS: u64 = 1_000;
+/// Clients that a taker is made ready for at least: a SQLite shard does not count those that it has.
+const EXPECTED_CLIENTS: usize = 8;
 /// How often a commit is tried that others overtake.
 const ATTEMPTS: usize = 20;
 
@@ -130,6 +132,14 @@ pub(super) async fn watch_taker(lane: &Lane, plan: &Plan) -> Result<(), Halt> {
     }
     let (giver, taker) = (lane.giver().await?, lane.taker().await?);
     mirror::watch(lane, &taker, &giver).await
+}
+
+/// All who have been held come to the taker at once.
+pub(super) async fn warm_taker(lane: &Lane) -> Result<(), Halt> {
+    let mut clients = lane.giver().await?.clients();
+    clients.count = clients.count.max(EXPECTED_CLIENTS);
+    lane.taker().await?.expect_clients(&clients).await;
+    Ok(())
 }
 
 /// From here on writers wait.

@@ -64,7 +64,7 @@ impl Stores {
     /// The SQLite shard that an instance is on. None for singletons, and for records with a second name, whose global
     /// index has keys to hold for each statement.
     fn sqlite_shard_of(&self, spot: &Spot) -> Option<ShardId> {
-        let group = tables::gathered_group(&spot.table)?;
+        let group = tables::gathered_group(&spot.table, &spot.region)?;
         self.database().sqlite_shard_of(&group, &spot.instance)
     }
 

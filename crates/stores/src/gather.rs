@@ -16,7 +16,7 @@
 use super::ask::Rows;
 use super::{Result, Stores};
 use futures::channel::oneshot;
-use isles_cluster::session::MAX_TOGETHER;
+use isles_cluster::session::{Given, MAX_TOGETHER};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::value::Value;
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Requests of one shard that are on their way: the next is made ready while one is flushed.
-const LANES: usize = 2;
+const COURIERS: usize = 2;
 /// Statements of one request. A write waits for no more than so many others.
 const MAX_GATHERED: usize = 256;
 const _: () = assert!(MAX_GATHERED <= MAX_TOGETHER);
@@ -49,12 +49,12 @@ pub(super) struct Gather {
 }
 
 /// One of those who send what waits for a shard.
-struct Lane {
+struct Courier {
     stores: Stores,
     shard: ShardId,
 }
 
-impl Drop for Lane {
+impl Drop for Courier {
     fn drop(&mut self) {
         self.stores.shared.gather.with(|queues| {
             if let Some(queue) = queues.get_mut(&self.shard) {
@@ -93,37 +93,48 @@ impl Stores {
         let begins = self.shared.gather.with(|queues| {
             let queue = queues.entry(shard.clone()).or_default();
             queue.waiting.push(Waiting { sql, params, tell });
-            let begins = queue.under_way < LANES;
+            let begins = queue.under_way < COURIERS;
             queue.under_way += usize::from(begins);
             begins
         });
         if begins {
-            let lane = Lane { stores: self.clone(), shard };
-            self.env().spawn(Box::pin(lane.send_all()));
+            let courier = Courier { stores: self.clone(), shard };
+            self.env().spawn(Box::pin(courier.send_all()));
         }
         told.await.map_err(|_| SqlError::new("57P01", "the database is being closed"))?
     }
 
-    async fn send_gathered(&self, waiting: &[Waiting]) -> Result<Option<Vec<Rows>>> {
+    /// Unless all is done, the parameters are there as before.
+    async fn send_gathered(&self, waiting: &mut [Waiting]) -> Result<Option<Vec<Rows>>> {
         let mut session = self.session()?;
-        let mut given = Vec::with_capacity(waiting.len());
-        for one in waiting {
-            given.push((session.prepare(&one.sql, &[]).await?, one.params.clone()));
+        let mut prepared = Vec::with_capacity(waiting.len());
+        for one in waiting.iter() {
+            prepared.push(session.prepare(&one.sql, &[]).await?);
         }
-        let outcomes = session.execute_in_one_request(&given).await?;
-        self.give_back(session);
-        Ok(outcomes.map(|outcomes| outcomes.into_iter().map(|outcome| outcome.rows).collect()))
+        let params = waiting.iter_mut().map(|one| std::mem::take(&mut one.params));
+        let given: Vec<Given> = prepared.into_iter().zip(params).collect();
+        let outcomes = session.execute_in_one_request(&given).await;
+        match outcomes {
+            Ok(Some(outcomes)) => {
+                self.give_back(session);
+                Ok(Some(outcomes.into_iter().map(|outcome| outcome.rows).collect()))
+            }
+            other => {
+                waiting.iter_mut().zip(given).for_each(|(one, (_, params))| one.params = params);
+                other.map(|_| None)
+            }
+        }
     }
 }
 
-impl Lane {
+impl Courier {
     async fn send_all(self) {
         loop {
-            let waiting = self.stores.shared.gather.take(&self.shard);
+            let mut waiting = self.stores.shared.gather.take(&self.shard);
             if waiting.is_empty() {
                 return;
             }
-            match self.stores.send_gathered(&waiting).await {
+            match self.stores.send_gathered(&mut waiting).await {
                 // Who does not wait any more need not be told.
                 Ok(Some(all)) => waiting.into_iter().zip(all).for_each(|(one, rows)| drop(one.tell.send(Ok(rows)))),
                 Ok(None) => self.send_each(waiting).await,

@@ -203,8 +203,7 @@ impl Desk<'_> {
     async fn at(&mut self, spec: &StoreSpec, spot: &Spot, sql: &str, params: Vec<Value>) -> Result<Rows> {
         let began = self.stores.env().elapsed();
         let rows = self.ask(sql, params).await;
-        let took = self.stores.env().elapsed().saturating_sub(began);
-        self.stores.shared.meter.note(&spec.name, spot, took);
+        self.note_time(spec, spot, began);
         rows
     }
 
@@ -212,9 +211,12 @@ impl Desk<'_> {
     async fn write_at(&mut self, spec: &StoreSpec, spot: &Spot, sql: String, params: Vec<Value>) -> Result<Rows> {
         let began = self.stores.env().elapsed();
         let rows = self.ask_to_write(spot, sql, params).await;
-        let took = self.stores.env().elapsed().saturating_sub(began);
-        self.stores.shared.meter.note(&spec.name, spot, took);
+        self.note_time(spec, spot, began);
         rows
+    }
+
+    fn note_time(&self, spec: &StoreSpec, spot: &Spot, began: Duration) {
+        self.stores.shared.meter.note(&spec.name, spot, self.stores.env().elapsed().saturating_sub(began));
     }
 
     async fn look(&mut self, spec: &StoreSpec, spot: &Spot, shown: &str) -> Result<Option<Record>> {
@@ -304,7 +306,7 @@ impl Desk<'_> {
         }
         let began = self.stores.env().elapsed();
         let all = self.ask_together(statements).await?;
-        self.stores.shared.meter.note(&spec.name, &spot, self.stores.env().elapsed().saturating_sub(began));
+        self.note_time(&spec, &spot, began);
         record.version = number(&all[0]).unwrap_or(1);
         Ok(Reply::ok(record))
     }
@@ -650,7 +652,7 @@ impl Desk<'_> {
         undoing.push(text(&made_id));
         let began = self.stores.env().elapsed();
         let all = self.ask_together(vec![(take, taking), insert, (undo, undoing)]).await?;
-        self.stores.shared.meter.note(&resolved.spec.name, &spot, self.stores.env().elapsed().saturating_sub(began));
+        self.note_time(&resolved.spec, &spot, began);
         match all[0].first() {
             Some(row) => {
                 let used = Record::of_row(resolved.shown.clone(), row)?;

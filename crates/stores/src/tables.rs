@@ -31,10 +31,17 @@ pub(super) fn name(region: &str, has_alias: bool) -> String {
     format!("isles.{what}_{region}")
 }
 
-/// The group of a table whose writes can be gathered: one that is sharded, and has no global index.
-pub(super) fn gathered_group(table: &str) -> Option<GroupName> {
-    let region = table.strip_prefix("isles.records_").filter(|region| *region != GLOBAL)?;
-    GroupName::new(format!("records-{region}")).ok()
+/// The group of both tables of a region.
+fn group(region: &str) -> String {
+    format!("records-{region}")
+}
+
+/// The group of a region's table whose writes can be gathered: one that is sharded, and has no global index.
+pub(super) fn gathered_group(table: &str, region: &str) -> Option<GroupName> {
+    match region != GLOBAL && table == name(region, false) {
+        true => GroupName::new(group(region)).ok(),
+        false => None,
+    }
 }
 
 /// What makes a table, if it is not there.
@@ -45,7 +52,8 @@ fn statements(region: &str, has_alias: bool, is_kept: bool) -> Vec<String> {
         GLOBAL => "kind = 'global'".to_owned(),
         region => {
             let kept = if is_kept { format!(", region = '{region}'") } else { String::new() };
-            format!("kind = 'hash', shard_by = 'instance', \"group\" = 'records-{region}', buckets = {BUCKETS}{kept}")
+            let group = group(region);
+            format!("kind = 'hash', shard_by = 'instance', \"group\" = '{group}', buckets = {BUCKETS}{kept}")
         }
     };
     let mut statements = vec![

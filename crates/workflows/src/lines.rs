@@ -8,7 +8,7 @@ use crate::error::{Code, Result, WorkflowError};
 use crate::lock;
 use futures::future::BoxFuture;
 use isles_cluster::database::Database;
-use isles_cluster::session::{Given, Prepared, Session};
+use isles_cluster::session::{Given, MAX_TOGETHER, Prepared, Session};
 use isles_engine::env::Env;
 use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
@@ -25,8 +25,6 @@ const TRIES: u32 = 40;
 const RETRY: Duration = Duration::from_millis(2);
 /// And at most.
 const RETRY_MAX: Duration = Duration::from_millis(200);
-/// Queries that are asked side by side.
-const EACH_MAX: usize = 256;
 /// `not_null_violation`: a guard did not hold.
 pub(crate) const GUARD: &str = "23502";
 pub(crate) const UNIQUE: &str = "23505";
@@ -236,7 +234,7 @@ impl Lines {
     /// that they come to.
     pub(crate) async fn each(&self, all: Vec<Said>) -> Vec<std::result::Result<Reply, SqlError>> {
         let (mut asked, mut replies) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-        for some in all.chunks(EACH_MAX) {
+        for some in all.chunks(MAX_TOGETHER) {
             match self.ask_each(some.to_vec()).await {
                 Ok(answers) => asked.extend(answers),
                 Err(error) => asked.extend(some.iter().map(|_| Err(error.clone()))),

@@ -66,6 +66,8 @@ const LED_ATTEMPTS: u32 = 3;
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(4);
 
 pub(super) type Row = Vec<Value>;
+/// Where a row goes: a shard, what is claimed there, and the hidden column's value.
+type RowPlace = (ShardId, Claimed, Option<Value>);
 /// A table of a stage: its name, columns and rows.
 type Gathered = (String, Vec<(String, DataType)>, Vec<Row>);
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -827,7 +829,8 @@ impl<'a> Runner<'a> {
     ) -> Result<Placed, SqlError> {
         let mut placed = Placed::default();
         for (at, row) in rows.into_iter().enumerate() {
-            self.place_row(plan, at, row, policy, &mut placed)?;
+            let places = self.row_places(&self.resolver(policy), &plan.table, &plan.shard_key, plan.target, &row)?;
+            self.place_row(plan, (at, row), places, &mut placed)?;
         }
         // Expressions of ON CONFLICT and RETURNING may read reference tables.
         if plan.touches.contains(&Touch::Shared) {
@@ -840,19 +843,17 @@ impl<'a> Runner<'a> {
     fn place_row(
         &self,
         plan: &InsertPlan,
-        at: usize,
-        mut row: Row,
-        policy: &RoutingPolicy,
+        (at, row): (usize, Row),
+        mut places: Vec<RowPlace>,
         placed: &mut Placed,
     ) -> Result<(), SqlError> {
-        let mut places = self.row_places(&self.resolver(policy), &plan.table, &plan.shard_key, plan.target, &row)?;
         let last = places.pop();
         for (shard, unit, hidden) in places {
             let statement = self.insertion(plan, row.clone(), hidden, &shard)?;
             placed.add(shard, unit, at, statement);
         }
         if let Some((shard, unit, hidden)) = last {
-            let statement = self.insertion(plan, std::mem::take(&mut row), hidden, &shard)?;
+            let statement = self.insertion(plan, row, hidden, &shard)?;
             placed.add(shard, unit, at, statement);
         }
         Ok(())
@@ -867,7 +868,7 @@ impl<'a> Runner<'a> {
         shard: &ShardId,
     ) -> Result<Statement, SqlError> {
         let params = self.insertion_params(plan, row, hidden)?;
-        Inputs { params: &[], ..self.inputs() }.statement_of(&plan.row, self.engine(shard)?, params)
+        self.inputs().statement_of(&plan.row, self.engine(shard)?, params)
     }
 
     fn insertion_params(&self, plan: &InsertPlan, mut row: Row, hidden: Option<Value>) -> Result<Row, SqlError> {
@@ -887,10 +888,10 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<(Placed, Row), SqlError> {
         let places = self.row_places(&self.resolver(policy), &plan.table, &plan.shard_key, plan.target, row)?;
-        let hidden = places.into_iter().next_back().and_then(|(_, _, hidden)| hidden);
+        let params = self.insertion_params(plan, row.clone(), places.last().and_then(|(.., hidden)| hidden.clone()))?;
         let mut placed = Placed::default();
-        self.place_row(plan, 0, row.clone(), policy, &mut placed)?;
-        Ok((placed, self.insertion_params(plan, row.clone(), hidden)?))
+        self.place_row(plan, (0, row.clone()), places, &mut placed)?;
+        Ok((placed, params))
     }
 
     /// Where a row goes: shards, what is claimed there, and the hidden column's value.
@@ -901,7 +902,7 @@ impl<'a> Runner<'a> {
         shard_key: &[usize],
         target: InsertTarget,
         row: &Row,
-    ) -> Result<Vec<(ShardId, Claimed, Option<Value>)>, SqlError> {
+    ) -> Result<Vec<RowPlace>, SqlError> {
         match (target, &table.kind) {
             (InsertTarget::Bucket, TableKind::Hash { group, .. }) => {
                 let key: Vec<(Value, Type)> =

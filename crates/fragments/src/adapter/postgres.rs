@@ -119,17 +119,10 @@ impl PostgresLink {
     fn give_back(self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.connection);
     }
-
-    /// Runs a statement. What begins the transaction goes in front of it, and is not waited for by itself: where that
-    /// fails, the setting that the policies of all tables ask for is missing, and the statement finds nothing.
-    async fn run(&mut self, statement: &Statement) -> Result<Vec<tokio_postgres::Row>> {
-        let (prepared, params) = bind(&mut self.connection, statement).await?;
-        let (begin, client) = (self.begin.take(), &self.connection.client);
-        let (begun, rows) = futures::future::join(begun(client, begin), asked(client, &prepared, &params)).await;
-        begun.and(rows)
-    }
 }
 
+/// Begins a transaction, in front of its first statement, and is not waited for by itself. Where it fails, the setting
+/// that the policies of all tables ask for is missing, and the statement finds nothing.
 async fn begun(client: &Client, begin: Option<String>) -> Result<()> {
     match begin {
         Some(begin) => client.batch_execute(&begin).await.map_err(failed),
@@ -187,8 +180,10 @@ fn read(rows: &[tokio_postgres::Row], statement: &Statement) -> Result<Vec<Vec<V
 #[async_trait]
 impl Link for PostgresLink {
     async fn query(&mut self, statement: &Statement) -> Result<Vec<Vec<Value>>> {
-        let rows = self.run(statement).await?;
-        read(&rows, statement)
+        let (prepared, params) = bind(&mut self.connection, statement).await?;
+        let (begin, client) = (self.begin.take(), &self.connection.client);
+        let (begun, rows) = futures::future::join(begun(client, begin), asked(client, &prepared, &params)).await;
+        read(&begun.and(rows)?, statement)
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<u64> {

@@ -1,8 +1,8 @@
 //! Threads that serve connections, each by itself.
 //!
 //! A connection stays on the thread that it was given: its messages are read, answered and written there, and nobody is
-//! woken for it. With threads that share their work, handing a message from one to the other costs a third of a point
-//! select. What takes long is done elsewhere: long reads and all writes have threads of their own.
+//! woken for it. Threads that share their work wake each other for each message, and wait for that. What takes long is
+//! done elsewhere: long reads and all writes have threads of their own.
 
 use std::io;
 use std::sync::Arc;

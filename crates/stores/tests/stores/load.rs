@@ -7,12 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const CLIENTS: usize = 6;
+/// Clients of a short run, and of a long one.
+const CLIENTS: (usize, usize) = (6, 48);
 /// Flows of a run that nobody asked more of. Each is seven operations.
 const FLOWS: u64 = 180;
 
 fn flows() -> u64 {
     isles_sim::rng::number_from_env("ISLES_LOGIN_FLOWS").unwrap_or(FLOWS)
+}
+
+fn clients() -> usize {
+    if flows() > 10_000 { CLIENTS.1 } else { CLIENTS.0 }
 }
 
 /// A login: code, exchange, session, refresh, and each thing that may happen once a second time.
@@ -42,7 +47,7 @@ pub(crate) async fn logins_go_on_while_generations_change_and_buckets_move(world
     let world = Arc::new(world);
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let wanted = flows();
-    let clients: Vec<_> = (0..CLIENTS)
+    let clients: Vec<_> = (0..clients())
         .map(|client| {
             let (mut desk, done, stop) = (world.desk(), done.clone(), stop.clone());
             tokio::spawn(async move {

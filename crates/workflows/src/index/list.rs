@@ -1,10 +1,12 @@
 //! Entries of many index shards as one list, and counts.
 //!
 //! All index shards are asked at the same time, and those that are on one shard of the database in one request. Each is
-//! asked for what a page is likely to need of it, so a page costs about the same however many there are. One that cannot be reached does not hide the others, and is named in the
-//! answer. While there are two counts of index shards, an entry may be found at two places: then the other places of each
-//! entry that was found are asked for later versions of it, and one that is outdated is left out, whatever filter it has
-//! passed. So filters are decided by the latest version.
+//! asked for what a page is likely to need of it, and not for a page. One that cannot be reached does not hide the others,
+//! and is named in the answer.
+//!
+//! While there are two counts of index shards, an entry may be found at two places: then the other places of each entry
+//! that was found are asked for later versions of it, and one that is outdated is left out, whatever filter it has passed.
+//! So filters are decided by the latest version.
 
 use super::follow::is_tombstone;
 use crate::engine::{Engine, Workflows};

@@ -914,11 +914,54 @@ async fn a_lent_connection_carries_nothing_from_its_last_user() {
     }
 }
 
-/// Between shard and server: counts the bytes that go to the server, and cuts the line on demand.
+/// Between shard and server: sees what goes to the server, and cuts the line on demand.
 struct Proxy {
     port: u16,
-    /// Cut as soon as this text has gone to the server; empty for never.
+    /// Cut as soon as a statement that begins with this text has been sent to be run; empty for never.
     cut_after: Arc<std::sync::Mutex<&'static str>>,
+}
+
+/// The messages of one connection to the server.
+#[derive(Default)]
+struct Sent {
+    bytes: Vec<u8>,
+    /// The first packet has no kind.
+    has_started: bool,
+    /// Texts by the names under which they were parsed.
+    parsed: std::collections::BTreeMap<String, String>,
+}
+
+impl Sent {
+    /// Whether these bytes end a message that has a statement run which begins with `wanted`.
+    fn runs(&mut self, bytes: &[u8], wanted: &str) -> bool {
+        self.bytes.extend_from_slice(bytes);
+        let mut found = false;
+        loop {
+            let head = usize::from(self.has_started);
+            let Some(length) = self.bytes.get(head..head + 4) else { return found };
+            let end = head + u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
+            if self.bytes.len() < end {
+                return found;
+            }
+            let message: Vec<u8> = self.bytes.drain(..end).collect();
+            let kind = if self.has_started { message[0] } else { 0 };
+            self.has_started = true;
+            let body = String::from_utf8_lossy(&message[head + 4..]).into_owned();
+            let mut texts = body.split('\0').map(str::to_owned);
+            let (first, second) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
+            let run = match kind {
+                b'P' => {
+                    self.parsed.insert(first, second);
+                    None
+                }
+                // A portal's name, and the statement's.
+                b'B' => self.parsed.get(&second).cloned(),
+                b'Q' => Some(first),
+                _ => None,
+            };
+            found |= run.is_some_and(|text| !wanted.is_empty() && text.starts_with(wanted));
+        }
+    }
 }
 
 impl Proxy {
@@ -951,10 +994,10 @@ async fn forward(
     let back = tokio::spawn(async move {
         let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
     });
-    let mut buffer = vec![0; 1 << 16];
+    let (mut buffer, mut sent) = (vec![0; 1 << 16], Sent::default());
     while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
         let text = *cut.lock().expect("not poisoned");
-        let found = !text.is_empty() && buffer[..length].windows(text.len()).any(|window| window == text.as_bytes());
+        let found = sent.runs(&buffer[..length], text);
         if found {
             // No answer reaches the client, whatever the server makes of it.
             back.abort();
@@ -974,7 +1017,7 @@ async fn only_a_commit_that_was_sent_may_have_happened() {
     let through = url.replace(&format!(":{}/", pgserver::shared().port()), &format!(":{}/", proxy.port));
     let shard = open_at(&through, PostgresOptions::default()).await;
     shard.execute(item_write(1)).await.expect("the line is good");
-    proxy.cut_after("COMMIT\0");
+    proxy.cut_after("COMMIT");
     let cut = shard.execute(item_write(2)).await;
     assert!(matches!(cut, Err(ShardError::MayHaveHappened(_))), "{cut:?}");
     let mut tx = shard.begin(Begin::new(claim(1, 0), Access::Write)).await.expect("a new connection");

@@ -7,24 +7,42 @@
 //! Invariants (docs/invariants.md):
 //!   * I-44  a bound shard serves no tenant but its own, and says so in the transaction
 
+use super::exchange::Exchange;
 use super::fault;
 use super::pool::Conn;
-use super::tenancy;
+use super::tenancy::{self, Setting};
 use crate::binding::Binding;
 use crate::error::Result;
 use crate::shard::ActsFor;
 use isles_kernel::schema::Schema;
 
-/// What tells a transaction, behind its BEGIN, whom it acts for, and has it refused where that is another.
-pub(super) fn acting(binding: &Binding, acts_for: &ActsFor) -> String {
-    let setting = tenancy::setting(acts_for);
-    match (binding, acts_for) {
-        (Binding::Shared, _) | (_, ActsFor::Nobody) => setting,
-        // Refused by the binding before; the server says so, too, since no tenant is named.
-        (Binding::Free | Binding::Tenant(_), ActsFor::Tenant(_) | ActsFor::Everyone) => {
-            format!("{setting}; SELECT _isles.verify()")
+/// Whom a transaction acts for.
+pub(super) struct Acting {
+    setting: Option<Setting>,
+    /// Whether the server is asked if the shard is that tenant's.
+    verifies: bool,
+}
+
+const VERIFY: &str = "SELECT _isles.verify()";
+
+impl Acting {
+    /// Has an exchange say so, behind its BEGIN, and be refused where the shard is another's.
+    pub(super) async fn ask(&self, conn: &Conn, exchange: &mut Exchange) -> Result<()> {
+        if let Some(setting) = &self.setting {
+            let known = conn.knows(setting.text()).await?;
+            exchange.run(&known, &[], &[&setting.value()])?;
         }
+        if self.verifies {
+            exchange.run(&*conn.knows(VERIFY).await?, &[], &[])?;
+        }
+        Ok(())
     }
+}
+
+pub(super) fn acting(binding: &Binding, acts_for: &ActsFor) -> Acting {
+    // A binding has refused others before; the server does, too, since no tenant is named.
+    let verifies = !matches!((binding, acts_for), (Binding::Shared, _) | (_, ActsFor::Nobody));
+    Acting { setting: tenancy::setting(acts_for), verifies }
 }
 
 pub(super) async fn load(conn: &Conn) -> Result<Binding> {

@@ -18,7 +18,7 @@ use super::{stream, unique};
 use crate::error::Result;
 use crate::rows::IncomingCheck;
 use crate::shard::{Applied, Batch, BatchKind, Incoming};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use isles_kernel::schema::{Schema, Table, Unit};
 use isles_kernel::value::{Value, key_bytes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,7 +87,7 @@ async fn copy_in(conn: &Conn, table: &Table, types: &[Type], rows: &[&Incoming])
 fn encode(types: &[Type], rows: &[&Incoming]) -> Result<Vec<Bytes>> {
     const HEAD: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
     const TAIL: i16 = -1;
-    let (mut pieces, mut out) = (Vec::new(), HEAD.to_vec());
+    let (mut pieces, mut out) = (Vec::new(), BytesMut::from(HEAD));
     for incoming in rows {
         let hidden = hidden_value(&incoming.unit);
         out.extend_from_slice(&(types.len() as i16).to_be_bytes());
@@ -95,11 +95,11 @@ fn encode(types: &[Type], rows: &[&Incoming]) -> Result<Vec<Bytes>> {
             encode_field(value, ty, &mut out)?;
         }
         if out.len() >= PIECE_BYTES {
-            pieces.push(Bytes::from(std::mem::take(&mut out)));
+            pieces.push(out.split().freeze());
         }
     }
     out.extend_from_slice(&TAIL.to_be_bytes());
-    pieces.push(Bytes::from(out));
+    pieces.push(out.freeze());
     Ok(pieces)
 }
 

@@ -7,11 +7,111 @@
 //!   * I-61  no message contains a password: addresses are printed from their parts, never the URL
 
 use crate::error::{ShardError, SqlError};
+use fallible_iterator::FallibleIterator;
 use isles_kernel::schema::{PUBLIC, relation_name};
+use postgres_protocol::message::backend::ErrorResponseBody;
 use std::sync::Mutex;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::{DbError, Error};
+
+/// What went wrong between the server and us.
+#[derive(Debug)]
+pub enum Fault {
+    /// The server says so.
+    Server(Box<Said>),
+    /// The connection is lost, and why.
+    Lost(String),
+    /// The server says what makes no sense.
+    Nonsense(String),
+}
+
+/// An error, as the server says it.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) detail: Option<String>,
+    hint: Option<String>,
+    schema: Option<String>,
+    table: Option<String>,
+    column: Option<String>,
+    constraint: Option<String>,
+    routine: Option<String>,
+}
+
+impl Fault {
+    /// Reads an error message. One without a code is an internal error: nobody may be led astray by what is missing.
+    pub(super) fn of_fields(body: &ErrorResponseBody) -> Fault {
+        let mut said = Said { code: "XX000".into(), ..Said::default() };
+        let mut fields = body.fields();
+        loop {
+            match fields.next() {
+                Ok(Some(field)) => said.set(field.type_(), String::from_utf8_lossy(field.value_bytes()).into_owned()),
+                Ok(None) => return Fault::Server(Box::new(said)),
+                Err(error) => return Fault::Nonsense(error.to_string()),
+            }
+        }
+    }
+
+    pub(super) fn said(&self) -> Option<&Said> {
+        match self {
+            Fault::Server(said) => Some(said),
+            Fault::Lost(_) | Fault::Nonsense(_) => None,
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Fault::Server(said) => &said.message,
+            Fault::Lost(text) | Fault::Nonsense(text) => text,
+        }
+    }
+}
+
+impl Said {
+    fn set(&mut self, field: u8, value: String) {
+        match field {
+            b'C' => self.code = value,
+            b'M' => self.message = value,
+            b'D' => self.detail = Some(value),
+            b'H' => self.hint = Some(value),
+            b's' => self.schema = Some(value),
+            b't' => self.table = Some(value),
+            b'c' => self.column = Some(value),
+            b'n' => self.constraint = Some(value),
+            b'R' => self.routine = Some(value),
+            _ => {}
+        }
+    }
+}
+
+impl From<&DbError> for Said {
+    fn from(error: &DbError) -> Said {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Said {
+            code: error.code().code().into(),
+            message: error.message().into(),
+            detail: owned(error.detail()),
+            hint: owned(error.hint()),
+            schema: owned(error.schema()),
+            table: owned(error.table()),
+            column: owned(error.column()),
+            constraint: owned(error.constraint()),
+            routine: owned(error.routine()),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        match error.as_db_error() {
+            Some(said) => Fault::Server(Box::new(said.into())),
+            None if error.is_closed() || is_io(&error) => Fault::Lost(cause(&error)),
+            None => Fault::Nonsense(cause(&error)),
+        }
+    }
+}
 
 /// Raised by `_isles.look`: the detail says which unit of the claim, and the version it needs.
 pub(super) const MOVED: &str = "IS001";
@@ -29,44 +129,45 @@ const ROW_CHECK: &str = "ExecWithCheckOptions";
 const MAX_FOREIGN_STATES: usize = 1_000;
 
 /// What an error before COMMIT means.
-pub fn before_commit(error: Error) -> ShardError {
-    match error.as_db_error() {
-        Some(error) => from_server(error),
-        None if error.is_closed() || is_io(&error) => {
-            ShardError::Unavailable(format!("connection lost: {}", cause(&error)))
-        }
-        None => ShardError::Corrupt(format!("the server's answer makes no sense: {}", cause(&error))),
+pub fn before_commit(fault: impl Into<Fault>) -> ShardError {
+    match fault.into() {
+        Fault::Server(said) => from_server(*said),
+        Fault::Lost(why) => ShardError::Unavailable(format!("connection lost: {why}")),
+        Fault::Nonsense(why) => ShardError::Corrupt(format!("the server's answer makes no sense: {why}")),
     }
 }
 
 /// What an error in answer to COMMIT means.
-pub fn during_commit(error: Error) -> ShardError {
-    match error.as_db_error() {
+pub fn during_commit(fault: impl Into<Fault>) -> ShardError {
+    match fault.into() {
         // A server that ends the session may have finished the commit before; see ProcessInterrupts.
-        Some(error) if !error.code().code().starts_with("57P") => from_server(error),
-        _ => ShardError::MayHaveHappened(format!("connection lost during commit: {}", cause(&error))),
+        Fault::Server(said) if !said.code.starts_with("57P") => from_server(*said),
+        fault => ShardError::MayHaveHappened(format!("connection lost during commit: {}", fault.text())),
     }
 }
 
-fn from_server(error: &DbError) -> ShardError {
-    let code = error.code().code();
-    match code {
+fn from_server(said: Said) -> ShardError {
+    match said.code.as_str() {
         OTHER_TENANT => ShardError::OtherTenant,
-        "40001" | "40P01" => ShardError::Conflict(error.message().into()),
-        "53100" => ShardError::DiskFull(error.message().into()),
+        "40001" | "40P01" => ShardError::Conflict(said.message),
+        "53100" => ShardError::DiskFull(said.message),
         // Our own cancel requests are told apart by whoever sent them.
         "57014" | "55P03" => ShardError::TimedOut,
-        "57P01" | "57P02" | "57P03" | "53300" => ShardError::Unavailable(error.message().into()),
-        "XX001" | "XX002" => ShardError::Corrupt(error.message().into()),
-        "42501" if error.routine() == Some(ROW_CHECK) => ShardError::beyond_tenant(),
-        _ => ShardError::Statement(SqlError {
-            detail: error.detail().and_then(visible_detail),
-            hint: error.hint().map(Into::into),
-            table: error.table().map(|table| relation_name(error.schema().unwrap_or(PUBLIC), table)),
-            column: error.column().map(Into::into),
-            constraint: error.constraint().map(Into::into),
-            ..SqlError::new(intern(code), error.message())
-        }),
+        "57P01" | "57P02" | "57P03" | "53300" => ShardError::Unavailable(said.message),
+        "XX001" | "XX002" => ShardError::Corrupt(said.message),
+        "42501" if said.routine.as_deref() == Some(ROW_CHECK) => ShardError::beyond_tenant(),
+        code => {
+            let sqlstate = intern(code);
+            let schema = said.schema.as_deref().unwrap_or(PUBLIC);
+            ShardError::Statement(SqlError {
+                detail: said.detail.as_deref().and_then(visible_detail),
+                table: said.table.as_deref().map(|table| relation_name(schema, table)),
+                hint: said.hint,
+                column: said.column,
+                constraint: said.constraint,
+                ..SqlError::new(sqlstate, said.message)
+            })
+        }
     }
 }
 
@@ -96,14 +197,16 @@ pub(super) fn is_stale_statement(error: &ShardError) -> bool {
 }
 
 /// What a failure to connect means.
-pub(super) fn connecting(error: Error, config: &Config) -> ShardError {
+pub(super) fn connecting(fault: Fault, config: &Config) -> ShardError {
     let place = address(config);
-    match error.as_db_error() {
-        Some(error) if error.code().code().starts_with("28") || error.code().code() == "3D000" => {
-            ShardError::Invalid(format!("{place} refuses us: {}", error.message()))
+    match fault {
+        Fault::Server(said) if said.code.starts_with("28") || said.code == "3D000" => {
+            ShardError::Invalid(format!("{place} refuses us: {}", said.message))
         }
-        Some(error) => ShardError::Unavailable(format!("{place}: {}", error.message())),
-        None => ShardError::Unavailable(format!("could not connect to {place}: {}", cause(&error))),
+        Fault::Server(said) => ShardError::Unavailable(format!("{place}: {}", said.message)),
+        Fault::Lost(why) | Fault::Nonsense(why) => {
+            ShardError::Unavailable(format!("could not connect to {place}: {why}"))
+        }
     }
 }
 

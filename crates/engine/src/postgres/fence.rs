@@ -22,7 +22,8 @@
 //!   * I-7   the refusal is the shard's, in the request's own transaction
 //!   * the meaning of a fence is that of [`FenceTable`]; `_isles.look` says the same in SQL
 
-use super::fault;
+use super::exchange::{self, Exchange, Known};
+use super::fault::{self, Fault};
 use super::pool::Conn;
 use super::stream;
 use crate::discard;
@@ -31,6 +32,8 @@ use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTa
 use crate::shard::DriverToken;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, StreamId, TenantId};
 use isles_kernel::schema::Unit;
+use isles_kernel::value::{DataType, Value};
+use postgres_protocol::message::backend::DataRowBody;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio_postgres::Statement;
@@ -170,6 +173,12 @@ impl Entry {
         }
     }
 
+    /// Has an exchange take the locks and check the fences, by [`ENTER`]. What it says is read by [`read_seen`].
+    pub(super) fn ask(&self, exchange: &mut Exchange, enter: &Known) -> Result<()> {
+        let slots = self.slots();
+        exchange.run(enter, &[], &[&self.version, &self.writes, &self.tenants, &self.groups, &self.buckets, &slots])
+    }
+
     /// Takes the locks and checks the fences, in the open transaction of `conn`. Returns what was seen.
     pub(super) async fn enter(&self, conn: &Conn, statement: &Statement) -> Result<String> {
         let slots = self.slots();
@@ -189,8 +198,9 @@ impl Entry {
     }
 
     /// Turns the refusal that `_isles.look` raises into our own.
-    pub(super) fn refusal(&self, error: tokio_postgres::Error) -> ShardError {
-        let raised = error.as_db_error().map(|error| (error.code().code(), error.detail().unwrap_or_default()));
+    pub(super) fn refusal(&self, fault: impl Into<Fault>) -> ShardError {
+        let fault = fault.into();
+        let raised = fault.said().map(|said| (said.code.as_str(), said.detail.as_deref().unwrap_or_default()));
         let refusal = match raised {
             Some((fault::MOVED, detail)) => self.moved(detail),
             Some((fault::STRANGERS, detail)) => {
@@ -198,7 +208,7 @@ impl Entry {
             }
             _ => None,
         };
-        refusal.unwrap_or_else(|| fault::before_commit(error))
+        refusal.unwrap_or_else(|| fault::before_commit(fault))
     }
 
     /// `detail` is the look that was refused, and the version that it needs.
@@ -212,6 +222,14 @@ impl Entry {
             Look::Whole(_) => return None,
         };
         Some(ShardError::Moved { unit, claimed: self.claimed, needed: RoutingVersion(needed.parse().ok()?) })
+    }
+}
+
+/// What was seen of the fences, from the row that [`ENTER`] gives.
+pub(super) fn read_seen(row: &DataRowBody, enter: &Known) -> Result<String> {
+    match exchange::read_row(row, &enter.columns, &[DataType::Text])?.pop() {
+        Some(Value::Text(seen)) => Ok(seen),
+        _ => Err(ShardError::Corrupt("the fences say nothing".into())),
     }
 }
 

@@ -20,6 +20,7 @@
 //!   * I-43  a connection carries nothing from its last user
 //!   * I-66  every wait has a deadline: the caller's
 
+use super::exchange::Known;
 use super::fault;
 use super::fence::Shape;
 use super::session::{MAX_PREPARED, Session};
@@ -38,7 +39,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, NoTls, Row, Statement};
+use tokio_postgres::{Config, Row, Statement};
 
 /// A server that does not take our connection by then counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -77,7 +78,7 @@ type FencedTexts = HashMap<(Arc<str>, Shape), Arc<str>, TextHash>;
 type Idle = Mutex<Vec<Box<Session>>>;
 
 pub(super) struct Connections {
-    config: Config,
+    config: Arc<Config>,
     env: Arc<dyn Env>,
     size: usize,
     /// One for each connection that is lent out or being reset. Closed when the shard is.
@@ -119,7 +120,7 @@ pub(super) fn parse_url(url: &str) -> Result<Config> {
 impl Connections {
     pub(super) fn new(config: Config, size: usize, env: Arc<dyn Env>) -> Connections {
         Connections {
-            config,
+            config: Arc::new(config),
             env,
             size,
             permits: Arc::new(Semaphore::new(size)),
@@ -177,8 +178,8 @@ impl Connections {
             let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
             let Ok(session) = self.connect().await else { return };
             for text in &clients.texts {
-                // One that cannot be prepared here is none that will be run here.
-                let _ = session.prepare_kept(text).await;
+                // One that cannot be parsed here is none that will be run here.
+                let _ = session.learn(&[text]).await;
             }
             Home { permit, idle: self.idle.clone() }.take_back(session);
         }
@@ -186,7 +187,7 @@ impl Connections {
 
     /// Boxed: it is rare, and large, and would be a part of every request's future.
     fn connect(&self) -> BoxFuture<'_, Result<Box<Session>>> {
-        let session = Session::connect(&self.config, self.schema.clone());
+        let session = Session::connect(self.config.clone(), self.schema.clone());
         let connected = session.map(|session| match session {
             Ok(session) => Ok(Box::new(session)),
             Err(error) => Err(fault::connecting(error, &self.config)),
@@ -288,6 +289,14 @@ impl Conn {
         }
     }
 
+    /// The statement of a text, for exchanges.
+    pub(super) async fn knows(&self, sql: &str) -> Result<Arc<Known>> {
+        match self.known(sql) {
+            Some(known) => Ok(known),
+            None => self.know([sql]).await.map(|[known]| known),
+        }
+    }
+
     /// Prepares a statement for one use: what it means depends on the transaction.
     pub(super) async fn prepare_once(&self, sql: &str) -> Result<Statement> {
         self.prepare_typed(sql, &[]).await.map_err(fault::before_commit)
@@ -308,10 +317,8 @@ impl Conn {
     /// Asks the server to end what runs on this connection. The connection will not be lent again.
     pub(super) fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        let token = self.cancel_token();
-        self.env.spawn(Box::pin(async move {
-            let _ = token.cancel_query(NoTls).await;
-        }));
+        let cancel = Session::cancel(self);
+        self.env.spawn(cancel);
     }
 
     /// Remembers that a text is run which may leave something behind.
@@ -363,9 +370,9 @@ async fn reset(session: &Session, ended: Ended, foreign: bool) -> std::result::R
 /// Ends a connection that something may still run on. The server notices a closed connection only when it next reads
 /// from it, so what runs is cancelled, too: otherwise its locks would outlive the caller's interest in them.
 async fn give_up(env: &dyn Env, session: Box<Session>) {
-    let token = session.cancel_token();
+    let cancel = session.cancel();
     // Side by side: what the session holds goes when it closes, and no request to cancel should hold that up.
-    within_limit(env, join(token.cancel_query(NoTls), session.close())).await;
+    within_limit(env, join(cancel, session.close())).await;
 }
 
 impl Drop for Conn {

@@ -164,7 +164,10 @@ async fn try_probe(conn: &Conn) -> Result<()> {
 /// Whether one who acts for `acts_for` reaches the rows `own` and no others.
 async fn try_one(conn: &Conn, acts_for: &ActsFor, own: &[i64]) -> Result<bool> {
     let probe = table_name(PROBE);
-    plain(conn, &format!("SAVEPOINT probe{}", tenancy::setting(acts_for))).await?;
+    plain(conn, "SAVEPOINT probe").await?;
+    if let Some(setting) = tenancy::setting(acts_for) {
+        conn.rows(setting.text(), &[&setting.value()]).await?;
+    }
     let written = if *acts_for == ActsFor::Everyone { &[] } else { own };
     for (text, own) in [
         (format!("SELECT id FROM {probe} ORDER BY id"), own),

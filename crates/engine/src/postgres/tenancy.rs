@@ -60,12 +60,35 @@ pub(super) fn for_clients(mut config: Config) -> Config {
     config
 }
 
-/// What tells a transaction, behind its BEGIN, whom it acts for.
-pub(super) fn setting(acts_for: &ActsFor) -> String {
+/// What a transaction sets, until it ends, to say whom it acts for.
+pub(super) enum Setting {
+    /// The tenant with this key.
+    Tenant(String),
+    /// All tenants, to read.
+    Everyone,
+}
+
+impl Setting {
+    pub(super) fn text(&self) -> &'static str {
+        match self {
+            Setting::Tenant(_) => "SELECT pg_catalog.set_config('isles.tenant', $1, true)",
+            Setting::Everyone => "SELECT pg_catalog.set_config('role', $1, true)",
+        }
+    }
+
+    pub(super) fn value(&self) -> String {
+        match self {
+            Setting::Tenant(key) => format!(":{key}"),
+            Setting::Everyone => READER.into(),
+        }
+    }
+}
+
+pub(super) fn setting(acts_for: &ActsFor) -> Option<Setting> {
     match (acts_for, acts_for.key()) {
-        (_, Some(key)) => format!("; SET LOCAL isles.tenant = {}", text_literal(&format!(":{key}"))),
-        (ActsFor::Everyone, None) => format!("; SET LOCAL ROLE {READER}"),
-        (_, None) => String::new(),
+        (_, Some(key)) => Some(Setting::Tenant(key.to_string())),
+        (ActsFor::Everyone, None) => Some(Setting::Everyone),
+        (_, None) => None,
     }
 }
 

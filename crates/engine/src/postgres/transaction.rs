@@ -1,13 +1,13 @@
 //! Requests and interactive transactions.
 //!
-//!     execute   BEGIN, fence, statements ─┬→ COMMIT ─→ answer          (a write: two round trips)
-//!               BEGIN, fence, statements, COMMIT ─→ answer             (a read: one)
-//!               statement with the fence in it ─→ answer               (a single read that Isles composed: one)
-//!               BEGIN, statement with the fence in it, COMMIT ─→ answer   (the same for a tenant: one)
-//!     begin     BEGIN, fence ─ statement ─ statement … ─ COMMIT
+//!     execute   BEGIN, whom for, fence, statements ─┬→ COMMIT ─→ answer   (a write: two round trips)
+//!               whom for, fence, statements ─→ answer                     (a read: one)
+//!               whom for, statement with the fence in it ─→ answer        (a single read that Isles composed: one)
+//!     begin     BEGIN, whom for, fence ─ statement ─ statement … ─ COMMIT
 //!
-//! Messages that do not depend on an answer are sent together. The COMMIT of a write waits for the answers before
-//! it: only then do we know that no limit was passed, and that a connection lost before it means "nothing happened".
+//! Statements that do not depend on an answer are one [`Exchange`]. Without a BEGIN it is a transaction by itself, and
+//! read only. The COMMIT of a write waits for the answers before it: only then do we know that no limit was passed, and
+//! that a connection lost before it means "nothing happened".
 //!
 //! A bound that is passed (time, cancel, rows, bytes) ends the request here, and a cancel request ends it in the server.
 //! The server's own `statement_timeout` is set as well: it works even when we are gone.
@@ -18,9 +18,10 @@
 //!   * I-44  so is whose the shard is, where it is one tenant's
 //!   * I-45  passing a bound ends that statement only
 
-use super::binding;
+use super::binding::{self, Acting};
 use super::ddl::quote;
 use super::entries;
+use super::exchange::{self, Answer, Exchange, Known};
 use super::fault;
 use super::fence::{self, ENTER, Entry};
 use super::pledge::{self, PgPledge};
@@ -38,8 +39,7 @@ use crate::shard::{
     Pledge, Request, Row, SchemaStep, Statement, Transaction,
 };
 use async_trait::async_trait;
-use futures::FutureExt;
-use futures::future::{Either, join_all, select};
+use futures::future::{Either, select};
 use isles_kernel::names::{GroupName, PledgeId, ShardId};
 use isles_kernel::schema::Schema;
 use isles_kernel::value::{DataType, Value};
@@ -49,10 +49,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio_postgres::types::ToSql;
 
-/// Statements in flight at once. `join_all` polls so few in order, and in order is how they must be sent.
-const PIPELINE: usize = 30;
 /// The server ends a statement by itself at the time limit; we wait a little longer for its answer.
 const GRACE: Duration = Duration::from_millis(500);
 /// A statement we have cancelled answers within this, or the connection is given up.
@@ -60,10 +57,21 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 /// Open cursors of a transaction, each of which holds resources in the server.
 const MAX_CURSORS: usize = 1_000;
 
-/// Ends a transaction. A foreign text may have made its commit asynchronous; but then others would see what a crash
-/// takes back, and readers of the log would have been given positions that come again (I-4).
-fn commit_text(conn: &Conn) -> &'static str {
-    if conn.has_run_foreign() { "SET LOCAL synchronous_commit = on; COMMIT" } else { "COMMIT" }
+const COMMIT: &str = "COMMIT";
+/// In front of the COMMIT of a transaction that has run a foreign text, which may have made its commit asynchronous; but
+/// then others would see what a crash takes back, and readers of the log would have been given positions that come again
+/// (I-4).
+const SYNCHRONOUS: &str = "SET LOCAL synchronous_commit = on";
+
+/// Ends a transaction.
+async fn commit(conn: &Conn) -> Result<()> {
+    let [synchronous, commit] = conn.know([SYNCHRONOUS, COMMIT]).await?;
+    let mut exchange = Exchange::default();
+    if conn.has_run_foreign() {
+        exchange.run(&synchronous, &[], &[])?;
+    }
+    exchange.run(&commit, &[], &[])?;
+    conn.exchange(exchange, |_, fault| fault::during_commit(fault), |_, _| Ok(())).await
 }
 
 /// What rows and bytes a request may still return; shared by its statements, which run side by side.
@@ -99,20 +107,24 @@ pub(super) fn check_statement(statement: &Statement) -> Result<()> {
     Ok(())
 }
 
-/// The text that begins a transaction.
-fn begin_text(isolation: Isolation, access: Access, time: Duration, acting: &str) -> String {
-    let level = match isolation {
-        Isolation::ReadCommitted => "READ COMMITTED",
-        Isolation::RepeatableRead => "REPEATABLE READ",
-        Isolation::Serializable => "SERIALIZABLE",
-    };
-    let access = match access {
-        Access::Read => "READ ONLY",
-        Access::Write => "READ WRITE",
-    };
-    // Zero would mean no limit to PostgreSQL.
-    let limit = time.as_millis().clamp(1, i32::MAX as u128);
-    format!("BEGIN ISOLATION LEVEL {level} {access}; SET LOCAL statement_timeout = {limit}{acting}")
+/// The text that begins a transaction. There are few, so that they stay parsed.
+fn begin_text(isolation: Isolation, access: Access) -> &'static str {
+    match (isolation, access) {
+        (Isolation::ReadCommitted, Access::Read) => "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
+        (Isolation::ReadCommitted, Access::Write) => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        (Isolation::RepeatableRead, Access::Read) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        (Isolation::RepeatableRead, Access::Write) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",
+        (Isolation::Serializable, Access::Read) => "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY",
+        (Isolation::Serializable, Access::Write) => "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE",
+    }
+}
+
+/// Tells the server the time limit of statements, until the transaction ends.
+const LIMIT_TIME: &str = "SELECT pg_catalog.set_config('statement_timeout', $1, true)";
+
+/// A time limit, as the server takes it. Zero would mean none.
+fn time_text(time: Duration) -> String {
+    time.as_millis().clamp(1, i32::MAX as u128).to_string()
 }
 
 /// Waits for `work` until the caller cancels or the time is over. The outer error is ours: the work has not ended.
@@ -149,8 +161,8 @@ struct Asked<'a> {
     request: &'a Request,
     entry: Entry,
     watch: &'a Watch,
-    /// Behind BEGIN: whom it acts for.
-    acting: String,
+    /// Whom it acts for.
+    acting: Acting,
 }
 
 /// Runs a whole request.
@@ -223,46 +235,28 @@ async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &St
 
 async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
     let Asked { request, entry, acting, .. } = asked;
-    let known = conn.prepare(sql).await?;
+    let known = conn.knows(sql).await?;
     let fence = entry.params();
-    let own = known.params().len().saturating_sub(fence.len());
-    if own != statement.params.len() || known.columns().len() != statement.columns.len() {
+    let own = known.params.len().saturating_sub(fence.len());
+    if own != statement.params.len() || known.columns.len() != statement.columns.len() {
         conn.forget(sql);
         return Err(ShardError::Conflict("the schema has changed".into()));
     }
-    let own: Vec<Param> =
-        statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect::<Result<_>>()?;
-    let params: Vec<_> = own.iter().map(|param| param as &(dyn ToSql + Sync)).chain(fence).collect();
+    let mut exchange = Exchange::default();
+    acting.ask(conn, &mut exchange).await?;
+    let own = exchange.parts();
+    exchange.run(&known, &statement.params, &fence)?;
     let (budget, mut rows) = (Budget::new(&request.limits), Vec::new());
-    let take = |row: tokio_postgres::Row| {
-        budget.take(row.raw_size_bytes())?;
-        rows.push(read_row(&row, &statement.columns)?);
-        Ok(())
-    };
-    let read = conn.each_row(&known, params, |error| entry.refusal(error), take);
-    match request.acts_for {
-        ActsFor::Nobody => read.await?,
-        ActsFor::Tenant(_) | ActsFor::Everyone => as_tenant(conn, acting, read).await?,
-    };
-    Ok(Outcome { rows, affected: 0 })
-}
-
-/// Reads in a transaction that says whom it acts for. All of it is sent before any of it is answered.
-async fn as_tenant(conn: &Conn, acting: &str, read: impl Future<Output = Result<u64>>) -> Result<u64> {
-    let begin = format!("BEGIN READ ONLY{acting}");
-    let read = async {
-        let answer = read.await;
-        if let Err(error) = &answer {
-            // The COMMIT is answered behind the rest of the rows.
-            give_up(conn, error);
+    let take = |part: usize, answer: Answer| match answer {
+        Answer::Row(row) if part == own => {
+            budget.take(row.buffer().len())?;
+            rows.push(exchange::read_row(&row, &known.columns, &statement.columns)?);
+            Ok(())
         }
-        answer
+        _ => Ok(()),
     };
-    let (begun, answer, ended) = futures::join!(plain(conn, &begin), read, plain(conn, "COMMIT"));
-    // Without its beginning the statement has read as nobody.
-    begun?;
-    let answer = answer?;
-    ended.map(|()| answer)
+    conn.exchange(exchange, |_, fault| entry.refusal(fault), take).await?;
+    Ok(Outcome { rows, affected: 0 })
 }
 
 async fn attempt(
@@ -273,14 +267,14 @@ async fn attempt(
 ) -> Result<Vec<Outcome>> {
     let request = asked.request;
     let conn = connections.lend().await?;
-    let prepared = match prepare_all(&conn, request).await {
-        Ok(prepared) => prepared,
+    let known = match learn_all(&conn, request).await {
+        Ok(known) => known,
         Err(error) => {
             conn.finish(Ended::Closed);
             return Err(error);
         }
     };
-    match run_all(&conn, asked, left, &prepared).await {
+    match run_all(&conn, asked, left, &known).await {
         Ok(outcomes) if request.access == Access::Read => {
             conn.finish(Ended::Closed);
             request.claim.check_still().map(|()| outcomes)
@@ -296,16 +290,15 @@ async fn attempt(
                 return Err(error);
             }
             committing.store(true, Ordering::SeqCst);
-            let answer = conn.batch_execute(commit_text(&conn)).await.map_err(fault::during_commit);
+            let answer = commit(&conn).await;
             committing.store(false, Ordering::SeqCst);
             conn.finish(if answer.is_ok() { Ended::Closed } else { Ended::Open });
             answer.map(|()| outcomes)
         }
         Err(error) => {
             give_up(&conn, &error);
-            // The COMMIT of a read has gone out with its last batch of statements.
-            let sent = request.access == Access::Read && request.statements.len() + 3 <= PIPELINE;
-            conn.finish(if sent { Ended::Closed } else { Ended::Open });
+            // Without a BEGIN, an error has ended it.
+            conn.finish(if request.access == Access::Read { Ended::Closed } else { Ended::Open });
             Err(error)
         }
     }
@@ -318,105 +311,100 @@ fn give_up(conn: &Conn, error: &ShardError) {
     }
 }
 
-/// A statement that the server knows, with its parameters in the server's form.
-struct Prepared {
-    statement: tokio_postgres::Statement,
-    params: Vec<Param>,
-}
-
-async fn prepare_all(conn: &Conn, request: &Request) -> Result<Vec<Prepared>> {
-    let mut prepared = Vec::with_capacity(request.statements.len());
-    for chunk in request.statements.chunks(PIPELINE) {
-        for statement in join_all(chunk.iter().map(|statement| prepare(conn, statement))).await {
-            prepared.push(statement?);
-        }
+/// Has the server parse what it does not know, in one round trip.
+async fn learn_all(conn: &Conn, request: &Request) -> Result<Vec<Arc<Known>>> {
+    let missing: Vec<&str> =
+        request.statements.iter().map(|statement| &*statement.sql).filter(|sql| conn.known(sql).is_none()).collect();
+    if !missing.is_empty() {
+        conn.learn(&missing).await?;
     }
-    Ok(prepared)
+    let mut known = Vec::with_capacity(request.statements.len());
+    for statement in &request.statements {
+        known.push(learn(conn, statement).await?);
+    }
+    Ok(known)
 }
 
-async fn prepare(conn: &Conn, statement: &Statement) -> Result<Prepared> {
+async fn learn(conn: &Conn, statement: &Statement) -> Result<Arc<Known>> {
     if !statement.composed {
         conn.runs_foreign();
     }
-    let mut known = conn.prepare(&statement.sql).await?;
+    let mut known = conn.knows(&statement.sql).await?;
     if !has_columns(&known, statement) {
-        // It may have been prepared before the schema changed.
+        // It may have been parsed before the schema changed.
         conn.forget(&statement.sql);
-        known = conn.prepare(&statement.sql).await?;
+        known = conn.knows(&statement.sql).await?;
     }
     if !has_columns(&known, statement) {
         let message =
-            format!("the statement has {} columns, {} are expected", known.columns().len(), statement.columns.len());
+            format!("the statement has {} columns, {} are expected", known.columns.len(), statement.columns.len());
         return Err(ShardError::statement("42804", message));
     }
-    let params = params(&known, statement)?;
-    Ok(Prepared { statement: known, params })
+    Ok(known)
 }
 
-fn has_columns(known: &tokio_postgres::Statement, statement: &Statement) -> bool {
-    statement.columns.is_empty() || known.columns().len() == statement.columns.len()
+fn has_columns(known: &Known, statement: &Statement) -> bool {
+    statement.columns.is_empty() || known.columns.len() == statement.columns.len()
 }
 
-fn params(known: &tokio_postgres::Statement, statement: &Statement) -> Result<Vec<Param>> {
-    if known.params().len() != statement.params.len() {
-        let message =
-            format!("the statement has {} parameters, {} are given", known.params().len(), statement.params.len());
-        return Err(ShardError::statement("08P01", message));
-    }
-    statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect()
-}
-
-/// Sends everything up to the COMMIT of a write, or with the COMMIT of a read, and collects the answers.
-async fn run_all(conn: &Conn, asked: &Asked<'_>, left: Duration, prepared: &[Prepared]) -> Result<Vec<Outcome>> {
+/// Sends everything up to the COMMIT of a write, or all of a read, and collects the answers.
+async fn run_all(conn: &Conn, asked: &Asked<'_>, left: Duration, known: &[Arc<Known>]) -> Result<Vec<Outcome>> {
     let Asked { request, entry, acting, .. } = asked;
-    let enter = conn.prepare(ENTER).await?;
-    let begin = begin_text(Isolation::ReadCommitted, request.access, left, acting);
-    let budget = Budget::new(&request.limits);
-    let mut outcomes = Vec::with_capacity(prepared.len());
-    let mut head =
-        Some(async { conn.batch_execute(&begin).await.map_err(fault::before_commit).map(|()| None) }.boxed());
-    let mut fence = (!entry.is_empty()).then(|| entry.enter(conn, &enter).map(|seen| seen.map(|_| None)).boxed());
-    let mut jobs = request.statements.iter().zip(prepared).peekable();
-    while head.is_some() || jobs.peek().is_some() {
-        let mut batch: Vec<_> = head.take().into_iter().chain(fence.take()).collect();
-        while batch.len() + 1 < PIPELINE {
-            let Some((statement, prepared)) = jobs.next() else { break };
-            batch.push(
-                run_one(conn, statement, prepared, request.access, &budget).map(|outcome| outcome.map(Some)).boxed(),
-            );
-        }
-        if jobs.peek().is_none() && request.access == Access::Read {
-            batch.push(
-                async { conn.batch_execute("COMMIT").await.map_err(fault::before_commit).map(|()| None) }.boxed(),
-            );
-        }
-        for outcome in join_all(batch).await {
-            outcomes.extend(outcome?);
-        }
+    let begin = begin_text(Isolation::ReadCommitted, request.access);
+    let [begin, limit, enter, ..] = conn.know([begin, LIMIT_TIME, ENTER, SYNCHRONOUS, COMMIT]).await?;
+    let mut exchange = Exchange::default();
+    if request.access == Access::Write {
+        exchange.run(&begin, &[], &[])?;
     }
-    Ok(outcomes)
+    exchange.run(&limit, &[], &[&time_text(left)])?;
+    acting.ask(conn, &mut exchange).await?;
+    if !entry.is_empty() {
+        entry.ask(&mut exchange, &enter)?;
+    }
+    let own = exchange.parts();
+    let explain = |part: usize, fault| if part < own { entry.refusal(fault) } else { fault::before_commit(fault) };
+    let statements: Vec<&Statement> = request.statements.iter().collect();
+    run_statements(conn, exchange, &statements, known, request.access, &Budget::new(&request.limits), explain).await
 }
 
-async fn run_one(
+/// Sends statements behind what an exchange has already, and collects their answers.
+async fn run_statements(
     conn: &Conn,
-    statement: &Statement,
-    prepared: &Prepared,
+    mut exchange: Exchange,
+    statements: &[&Statement],
+    known: &[Arc<Known>],
     access: Access,
     budget: &Budget,
-) -> Result<Outcome> {
-    let params = prepared.params.iter().map(|param| param as &(dyn ToSql + Sync));
-    let mut rows = Vec::new();
-    let take = |row: tokio_postgres::Row| {
-        budget.take(row.raw_size_bytes())?;
-        if !statement.columns.is_empty() {
-            rows.push(read_row(&row, &statement.columns)?);
+    explain: impl Fn(usize, fault::Fault) -> ShardError,
+) -> Result<Vec<Outcome>> {
+    let own = exchange.parts();
+    for (statement, known) in statements.iter().zip(known) {
+        exchange.run(known, &statement.params, &[])?;
+    }
+    let mut outcomes: Vec<Outcome> = statements.iter().map(|_| Outcome::default()).collect();
+    let take = |part: usize, answer: Answer| {
+        let Some(at) = part.checked_sub(own) else { return Ok(()) };
+        match answer {
+            Answer::Row(row) => {
+                budget.take(row.buffer().len())?;
+                if !statements[at].columns.is_empty() {
+                    outcomes[at].rows.push(exchange::read_row(&row, &known[at].columns, &statements[at].columns)?);
+                }
+            }
+            Answer::Ended(touched) => outcomes[at].affected = touched,
+            Answer::Params(_) | Answer::Columns(_) => {}
         }
         Ok(())
     };
-    let touched = conn.each_row(&prepared.statement, params, fault::before_commit, take).await?;
-    // The server counts the rows of a SELECT, too.
-    let modifies = access == Access::Write && touched > 0 && scan::kind(&statement.sql) == Kind::Modifies;
-    Ok(Outcome { rows, affected: if modifies { touched } else { 0 } })
+    conn.exchange(exchange, explain, take).await?;
+    for (outcome, statement) in outcomes.iter_mut().zip(statements) {
+        // The server counts the rows of a SELECT, too.
+        let modifies = access == Access::Write && outcome.affected > 0 && scan::kind(&statement.sql) == Kind::Modifies;
+        if !modifies {
+            outcome.affected = 0;
+        }
+    }
+    Ok(outcomes)
 }
 
 pub(super) fn read_row(row: &tokio_postgres::Row, types: &[DataType]) -> Result<Row> {
@@ -441,7 +429,11 @@ pub(super) async fn begin(
     let (limits, time) = (begin.limits.clone(), begin.limits.time);
     let work = async {
         let conn = connections.lend().await?;
-        let text = begin_text(begin.isolation, begin.access, time, &binding::acting(&binding, &begin.acts_for));
+        let opening = Opening {
+            text: begin_text(begin.isolation, begin.access),
+            time,
+            acting: binding::acting(&binding, &begin.acts_for),
+        };
         let mut transaction = PgTransaction {
             shard: shard.clone(),
             conn: None,
@@ -459,7 +451,7 @@ pub(super) async fn begin(
             next_cursor: 0,
             changed: None,
         };
-        match transaction.enter(&conn, Some(text), begin.claim).await {
+        match transaction.enter(&conn, Some(opening), begin.claim).await {
             Ok(()) => {
                 transaction.conn = Some(conn);
                 Ok(transaction)
@@ -471,6 +463,22 @@ pub(super) async fn begin(
         }
     };
     bounded(env.as_ref(), &limits, time, Box::pin(work)).await?
+}
+
+/// What is sent first in a transaction.
+struct Opening {
+    text: &'static str,
+    time: Duration,
+    acting: Acting,
+}
+
+impl Opening {
+    async fn ask(&self, conn: &Conn, exchange: &mut Exchange) -> Result<()> {
+        let [begin, limit] = conn.know([self.text, LIMIT_TIME]).await?;
+        exchange.run(&begin, &[], &[])?;
+        exchange.run(&limit, &[], &[&time_text(self.time)])?;
+        self.acting.ask(conn, exchange).await
+    }
 }
 
 /// What is open under a cursor's number.
@@ -547,31 +555,27 @@ async fn within<T>(
 }
 
 async fn run(conn: &Conn, statement: &Statement, access: Access, limits: &Limits) -> Result<Outcome> {
-    let prepared = prepare(conn, statement).await?;
-    match run_one(conn, statement, &prepared, access, &Budget::new(limits)).await {
+    let known = [learn(conn, statement).await?];
+    let budget = Budget::new(limits);
+    let explain = |_, fault| fault::before_commit(fault);
+    match run_statements(conn, Exchange::default(), &[statement], &known, access, &budget, explain).await {
         Err(error) if fault::is_stale_statement(&error) => {
             conn.forget(&statement.sql);
             Err(ShardError::Conflict("the schema has changed".into()))
         }
-        result => result,
+        result => result.map(|mut outcomes| outcomes.pop().unwrap_or_default()),
     }
 }
 
 /// Sends statements without waiting in between. The server runs them in order, and none after one that fails.
 async fn run_many(conn: &Conn, statements: &[Statement], access: Access, limits: &Limits) -> Result<Vec<Outcome>> {
-    let budget = Budget::new(limits);
-    let mut outcomes = Vec::with_capacity(statements.len());
-    for chunk in statements.chunks(PIPELINE) {
-        let mut prepared = Vec::with_capacity(chunk.len());
-        for statement in chunk {
-            prepared.push(prepare(conn, statement).await?);
-        }
-        let jobs = chunk.iter().zip(&prepared).map(|(statement, p)| run_one(conn, statement, p, access, &budget));
-        for outcome in join_all(jobs).await {
-            outcomes.push(outcome?);
-        }
+    let mut known = Vec::with_capacity(statements.len());
+    for statement in statements {
+        known.push(learn(conn, statement).await?);
     }
-    Ok(outcomes)
+    let statements: Vec<&Statement> = statements.iter().collect();
+    let explain = |_, fault| fault::before_commit(fault);
+    run_statements(conn, Exchange::default(), &statements, &known, access, &Budget::new(limits), explain).await
 }
 
 async fn plain(conn: &Conn, sql: &str) -> Result<()> {
@@ -585,7 +589,13 @@ async fn declare(conn: &Conn, name: &str, statement: &Statement) -> Result<()> {
     }
     let text = format!("DECLARE {name} NO SCROLL CURSOR FOR {}", statement.sql);
     let known = conn.prepare_once(&text).await?;
-    let params = params(&known, statement)?;
+    if known.params().len() != statement.params.len() {
+        let message =
+            format!("the statement has {} parameters, {} are given", known.params().len(), statement.params.len());
+        return Err(ShardError::statement("08P01", message));
+    }
+    let params: Vec<Param> =
+        statement.params.iter().zip(known.params()).map(|(value, ty)| Param::new(value, ty)).collect::<Result<_>>()?;
     conn.each_row(&known, params, fault::before_commit, |_| Ok(())).await.map(drop)
 }
 
@@ -689,7 +699,7 @@ impl PgTransaction {
     }
 
     /// Begins, if it has not begun, and passes the fences of `claim`.
-    async fn enter(&self, conn: &Conn, begin: Option<String>, claim: Claim) -> Result<()> {
+    async fn enter(&self, conn: &Conn, begin: Option<Opening>, claim: Claim) -> Result<()> {
         self.binding.check(&ActsFor::Nobody, &claim.units)?;
         let led = Claim { still: claim.still.clone(), ..Claim::new(claim.version, Vec::new()) };
         let (own, others) = self.split(claim);
@@ -732,20 +742,23 @@ impl PgTransaction {
         }
     }
 
-    async fn enter_units(&self, conn: &Conn, begin: Option<String>, claim: Claim, isolation: Isolation) -> Result<()> {
+    async fn enter_units(&self, conn: &Conn, begin: Option<Opening>, claim: Claim, isolation: Isolation) -> Result<()> {
         let entry = Entry::new(claim, self.access);
-        let statement = conn.prepare(ENTER).await?;
-        let begun = async {
-            match &begin {
-                Some(text) => plain(conn, text).await,
-                None => Ok(()),
-            }
+        let [enter] = conn.know([ENTER]).await?;
+        let mut exchange = Exchange::default();
+        if let Some(begin) = begin {
+            begin.ask(conn, &mut exchange).await?;
+        }
+        let own = exchange.parts();
+        if !entry.is_empty() {
+            entry.ask(&mut exchange, &enter)?;
+        }
+        let mut seen = String::new();
+        let take = |part: usize, answer: Answer| match answer {
+            Answer::Row(row) if part == own => fence::read_seen(&row, &enter).map(|text| seen = text),
+            _ => Ok(()),
         };
-        let seen = async { if entry.is_empty() { Ok(String::new()) } else { entry.enter(conn, &statement).await } };
-        // Both are sent before either is answered.
-        let (begun, seen) = futures::join!(begun, seen);
-        begun?;
-        let seen = seen?;
+        conn.exchange(exchange, |_, fault| entry.refusal(fault), take).await?;
         if isolation == Isolation::ReadCommitted || entry.is_empty() {
             return Ok(());
         }
@@ -877,9 +890,9 @@ impl Transaction for PgTransaction {
         let conn = self.take_live()?;
         let conn = self.observe(conn).await?;
         let answer = {
-            let commit = std::pin::pin!(conn.batch_execute(commit_text(&conn)));
+            let commit = std::pin::pin!(commit(&conn));
             match select(commit, env.sleep(time)).await {
-                Either::Left((answer, _)) => answer.map_err(fault::during_commit),
+                Either::Left((answer, _)) => answer,
                 Either::Right(_) => Err(ShardError::MayHaveHappened("the time limit passed during commit".into())),
             }
         };

@@ -7,7 +7,7 @@
 //! Images of the change log are rows as `record_send` writes them, so they go through the same decoder.
 
 use crate::error::{Result, ShardError};
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use isles_kernel::interval::Interval;
 use isles_kernel::schema::Column;
 use isles_kernel::value::{DataType, Element, Numeric, Value};
@@ -18,7 +18,7 @@ type BoxError = Box<dyn Error + Sync + Send>;
 
 /// A parameter, encoded already: an error in a value is found before anything is sent.
 #[derive(Debug)]
-pub struct Param(Option<Vec<u8>>);
+pub struct Param(Option<BytesMut>);
 
 impl ToSql for Param {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, BoxError> {
@@ -57,7 +57,7 @@ impl Param {
         if value.is_null() {
             return Ok(Param(None));
         }
-        let mut out = Vec::new();
+        let mut out = BytesMut::new();
         encode(value, ty, &mut out)?;
         Ok(Param(Some(out)))
     }
@@ -65,13 +65,13 @@ impl Param {
     /// Many values, for a parameter that is an array.
     pub(super) fn array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, ty: &Type) -> Result<Param> {
         let Kind::Array(member) = ty.kind() else { return Err(mismatch("a list", ty)) };
-        let mut out = Vec::new();
+        let mut out = BytesMut::new();
         encode_array(values, member, &mut out)?;
         Ok(Param(Some(out)))
     }
 }
 
-fn encode_array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, member: &Type, out: &mut Vec<u8>) -> Result<()> {
+fn encode_array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, member: &Type, out: &mut BytesMut) -> Result<()> {
     let count = values.len() as i32;
     // An array without members has no dimension.
     let dimensions = i32::from(count > 0);
@@ -90,7 +90,7 @@ fn encode_array<'a>(values: impl ExactSizeIterator<Item = &'a Value>, member: &T
 }
 
 /// Writes a value behind its length, as members of arrays and fields of copied rows are.
-pub(super) fn encode_field(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn encode_field(value: &Value, ty: &Type, out: &mut BytesMut) -> Result<()> {
     if value.is_null() {
         out.extend_from_slice(&(-1i32).to_be_bytes());
         return Ok(());
@@ -103,7 +103,8 @@ pub(super) fn encode_field(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-fn encode(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
+/// Writes a value that is not null.
+pub(super) fn encode(value: &Value, ty: &Type, out: &mut BytesMut) -> Result<()> {
     match value {
         Value::Null => Ok(()),
         Value::Bool(b) if *ty == Type::BOOL => put(out, &[u8::from(*b)]),
@@ -114,7 +115,7 @@ fn encode(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
         Value::Json(s) if *ty == Type::JSON || is_text(ty) => encode_text(s, out),
         Value::Json(s) if *ty == Type::JSONB => {
             // The only version of jsonb's binary form there has been.
-            out.push(1);
+            out.put_u8(1);
             encode_text(s, out)
         }
         Value::Bytes(b) if *ty == Type::BYTEA => put(out, b),
@@ -133,12 +134,12 @@ fn encode(value: &Value, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+fn put(out: &mut BytesMut, bytes: &[u8]) -> Result<()> {
     out.extend_from_slice(bytes);
     Ok(())
 }
 
-fn encode_interval(interval: &Interval, out: &mut Vec<u8>) -> Result<()> {
+fn encode_interval(interval: &Interval, out: &mut BytesMut) -> Result<()> {
     put(out, &interval.micros.to_be_bytes())?;
     put(out, &interval.days.to_be_bytes())?;
     put(out, &interval.months.to_be_bytes())
@@ -200,7 +201,7 @@ fn is_oid(ty: &Type) -> bool {
     )
 }
 
-fn encode_int(n: i64, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
+fn encode_int(n: i64, ty: &Type, out: &mut BytesMut) -> Result<()> {
     let range = |_| out_of_range(&n.to_string(), ty);
     match *ty {
         Type::INT2 => put(out, &i16::try_from(n).map_err(range)?.to_be_bytes()),
@@ -215,7 +216,7 @@ fn encode_int(n: i64, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-fn encode_float(x: f64, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
+fn encode_float(x: f64, ty: &Type, out: &mut BytesMut) -> Result<()> {
     match *ty {
         Type::FLOAT8 => put(out, &x.to_be_bytes()),
         Type::FLOAT4 if Value::Float(x).fits(DataType::Float4) => put(out, &(x as f32).to_be_bytes()),
@@ -224,7 +225,7 @@ fn encode_float(x: f64, ty: &Type, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-fn encode_text(text: &str, out: &mut Vec<u8>) -> Result<()> {
+fn encode_text(text: &str, out: &mut BytesMut) -> Result<()> {
     if text.contains('\0') {
         return Err(ShardError::statement("22021", "invalid byte sequence for encoding \"UTF8\": 0x00"));
     }
@@ -241,7 +242,7 @@ const NUMERIC_INFINITY: u16 = 0xD000;
 const NUMERIC_MINUS_INFINITY: u16 = 0xF000;
 
 /// Writes a numeric: groups of four decimal digits, where the first one stands (`weight`), sign and scale.
-fn encode_numeric(text: &str, out: &mut Vec<u8>) -> Result<()> {
+fn encode_numeric(text: &str, out: &mut BytesMut) -> Result<()> {
     let special = match text {
         "NaN" => Some(NUMERIC_NAN),
         "Infinity" => Some(NUMERIC_INFINITY),
@@ -271,7 +272,7 @@ fn encode_numeric(text: &str, out: &mut Vec<u8>) -> Result<()> {
     numeric_head(out, &groups, weight, sign, fraction.len())
 }
 
-fn numeric_head(out: &mut Vec<u8>, groups: &[u16], weight: i32, sign: u16, scale: usize) -> Result<()> {
+fn numeric_head(out: &mut BytesMut, groups: &[u16], weight: i32, sign: u16, scale: usize) -> Result<()> {
     out.extend_from_slice(&(groups.len() as u16).to_be_bytes());
     out.extend_from_slice(&(weight as i16).to_be_bytes());
     out.extend_from_slice(&sign.to_be_bytes());
@@ -467,7 +468,7 @@ mod tests {
 
     fn round_trip(text: &str) {
         let numeric = Numeric::parse(text).expect("valid");
-        let mut out = Vec::new();
+        let mut out = BytesMut::new();
         encode_numeric(numeric.as_str(), &mut out).expect("valid");
         assert_eq!(decode_numeric(&out), Ok(Value::Numeric(numeric)), "{text}");
     }

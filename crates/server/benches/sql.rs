@@ -1,9 +1,9 @@
 //! Isles beside PostgreSQL 15, with equal durability, in one run: figures are ratios, since machines differ.
 //!
-//! `cargo xtask bench sql [part…]`, of the parts point, insert, range, router, scatter,
-//! lookup and soak. pgbench drives both over
-//! the wire with prepared statements. Rounds alternate between the two, so that a slow minute of the machine hits both,
-//! and the median of the rounds is reported. CPU is that of the server's processes alone.
+//! `cargo xtask bench sql [part…]`, of the parts point, insert, range, tcp, router, scatter, lookup and soak. pgbench
+//! drives both with prepared statements, by the socket in their folders as it does by itself; `tcp` is `point` over
+//! loopback. Rounds alternate between the two, so that a slow minute of the machine hits both, and the median of the
+//! rounds is reported. CPU is that of the server's processes alone.
 //!
 //! The soak runs only when it is named: ten minutes of mixed load, whose memory should not grow.
 
@@ -42,7 +42,7 @@ fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runs = |part: &str| wanted.is_empty() || wanted.iter().any(|name| name == part);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    if ["point", "insert", "range"].into_iter().any(runs) {
+    if ["point", "insert", "range", "tcp"].into_iter().any(runs) {
         runtime.block_on(embedded(&runs));
     }
     if runs("router") {
@@ -63,16 +63,24 @@ async fn embedded(runs: &impl Fn(&str) -> bool) {
     let plain = PgServer::start(PgOptions::default());
     let isles = Server::start(Setup::Sqlite { shards: 4 }).await;
     let database = plain.create_database();
-    let targets = [
+    let name = database.rsplit('/').next().expect("a database").to_owned();
+    let tcp = [
         Target { name: "postgresql", url: database, pid: plain.pid() },
         Target { name: "isles", url: isles.url().to_string(), pid: isles.pid() },
     ];
-    for target in &targets {
+    let targets = [
+        Target { name: "postgresql", url: plain.socket_url(&name), pid: plain.pid() },
+        Target { name: "isles", url: isles.socket_url(), pid: isles.pid() },
+    ];
+    for target in &tcp {
         load(target).await;
     }
+    let point = format!("\\set aid random(1, {ACCOUNTS})\nSELECT abalance FROM accounts WHERE aid = :aid;\n");
     if runs("point") {
-        let script = format!("\\set aid random(1, {ACCOUNTS})\nSELECT abalance FROM accounts WHERE aid = :aid;\n");
-        report("point select by key", &measure(&targets, &script));
+        report("point select by key", &measure(&targets, &point));
+    }
+    if runs("tcp") {
+        report("the same over loopback", &measure(&tcp, &point));
     }
     if runs("insert") {
         let script = "\\set id random(1, 9000000000000000000)\nINSERT INTO entries (id, v) VALUES (:id, 'some text of usual length');\n";

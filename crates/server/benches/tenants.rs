@@ -117,26 +117,30 @@ fn rows_of(year: u32, rows: u32) -> String {
     )
 }
 
+/// Pages that a connection has read from its SQLite file so far, and not found in its cache.
+fn pages_read(connection: &rusqlite::Connection) -> u64 {
+    let (mut misses, mut high) = (0, 0);
+    // SAFETY: the handle is live, and the counters are ours.
+    unsafe { ffi::sqlite3_db_status(connection.handle(), ffi::SQLITE_DBSTATUS_CACHE_MISS, &mut misses, &mut high, 0) };
+    misses as u64
+}
+
 /// Pages that a statement reads from a SQLite file, each once.
 fn pages(connection: &rusqlite::Connection, sql: &str) -> u64 {
-    let count = || {
-        let (mut misses, mut high) = (0, 0);
-        // SAFETY: the handle is live, and the counters are ours.
-        unsafe {
-            ffi::sqlite3_db_status(connection.handle(), ffi::SQLITE_DBSTATUS_CACHE_MISS, &mut misses, &mut high, 0)
-        };
-        misses as u64
-    };
     // This reads the schema, so that it is not counted.
     let mut statement = connection.prepare(sql).expect("a statement");
-    let before = count();
-    let mut rows = statement.query([]).expect("it runs");
+    let before = pages_read(connection);
+    read_newest(&mut statement, []);
+    pages_read(connection) - before
+}
+
+fn read_newest(statement: &mut rusqlite::Statement<'_>, params: impl rusqlite::Params) {
+    let mut rows = statement.query(params).expect("it runs");
     let mut found = 0;
     while rows.next().expect("a row").is_some() {
         found += 1;
     }
     assert_eq!(found, 20);
-    count() - before
 }
 
 async fn pages_of_sqlite() {
@@ -153,30 +157,79 @@ async fn pages_of_sqlite() {
             "SELECT id, body FROM \"_isles_tenant.notes\" WHERE _tenant = '{name}' ORDER BY created DESC LIMIT 20"
         );
         let with_others = pages(&shared, &scoped);
-        let alone = folder.path().join(format!("{name}.db"));
-        copy_alone(&shared, &alone, name);
-        let alone = rusqlite::Connection::open(alone).expect("a file");
-        report_pages("sqlite", name, with_others, pages(&alone, &NEWEST.replace("{}", "notes")));
+        let file = folder.path().join(format!("{name}.db"));
+        // Closed and opened again, so that nothing is in its cache.
+        drop(tables_of_one(&shared, &file, &[name.to_string()]));
+        let alone = rusqlite::Connection::open(file).expect("a file");
+        report_pages("sqlite", name, with_others, pages(&alone, &NEWEST.replace("{}", name)));
     }
+    pages_in_the_long_run(&file, &folder.path().join("tables.db"));
 }
 
-/// A file with a table of one tenant's rows, as somebody would make it who has no tenants.
-fn copy_alone(shared: &rusqlite::Connection, file: &std::path::Path, name: &str) {
-    let mut alone = rusqlite::Connection::open(file).expect("a file");
-    alone
-        .execute_batch(
-            "CREATE TABLE notes (id INTEGER NOT NULL, created INTEGER, body TEXT, PRIMARY KEY (id)) STRICT, WITHOUT ROWID;
-             CREATE INDEX notes_created ON notes (created);",
-        )
-        .expect("tables");
-    let transaction = alone.transaction().expect("a transaction");
+/// Questions of tenants in no order, before pages are counted and while they are.
+const QUESTIONS: (u32, u32) = (20_000, 20_000);
+/// The page cache of both, as a shard has it, in KiB.
+const CACHE_KIB: i64 = 8 * 1024;
+
+/// Pages that are read from the disk for each question, when all tenants ask: one table of all of them, beside a table
+/// for each of them in one file. The cache has the same size.
+fn pages_in_the_long_run(shared: &std::path::Path, tables: &std::path::Path) {
+    let names: Vec<String> =
+        (2..TENANTS).map(|n| format!("t{n}")).chain([USUAL, LARGE].map(|(name, _)| name.to_string())).collect();
+    let shared = rusqlite::Connection::open(shared).expect("the shard's file");
+    let tables = tables_of_one(&shared, tables, &names);
+    for connection in [&shared, &tables] {
+        connection.pragma_update(None, "cache_size", -CACHE_KIB).expect("a cache");
+        connection.set_prepared_statement_cache_capacity(names.len());
+    }
+    let together = "SELECT id, body FROM notes WHERE _tenant = ?1 ORDER BY created DESC LIMIT 20";
+    let among = in_the_long_run(&shared, &names, |name| {
+        read_newest(&mut shared.prepare_cached(together).expect("a statement"), [name]);
+    });
+    let alone = in_the_long_run(&tables, &names, |name| {
+        read_newest(&mut tables.prepare_cached(&NEWEST.replace("{}", name)).expect("a statement"), []);
+    });
+    println!(
+        "newest 20 rows of any of {} tenants on sqlite, pages read from the file: {among:.2} among others, \
+         {alone:.2} with a table for each: {:.2} x",
+        names.len(),
+        among / alone
+    );
+}
+
+/// Pages for each question.
+fn in_the_long_run(connection: &rusqlite::Connection, names: &[String], ask: impl Fn(&str)) -> f64 {
+    let ask = |n: u32| ask(&names[(n as usize).wrapping_mul(7_919) % names.len()]);
+    (0..QUESTIONS.0).for_each(ask);
+    let before = pages_read(connection);
+    (QUESTIONS.0..QUESTIONS.0 + QUESTIONS.1).for_each(ask);
+    (pages_read(connection) - before) as f64 / f64::from(QUESTIONS.1)
+}
+
+/// A file with a table for each tenant.
+fn tables_of_one(shared: &rusqlite::Connection, file: &std::path::Path, names: &[String]) -> rusqlite::Connection {
+    let mut tables = rusqlite::Connection::open(file).expect("a file");
+    let transaction = tables.transaction().expect("a transaction");
     let mut read = shared.prepare("SELECT id, created, body FROM notes WHERE _tenant = ?1").expect("a statement");
-    let mut rows = read.query([name]).expect("rows");
-    while let Some(row) = rows.next().expect("a row") {
-        let values: (i64, i64, String) = row.try_into().expect("three values");
-        transaction.execute("INSERT INTO notes VALUES (?1, ?2, ?3)", values).expect("inserted");
+    for name in names {
+        transaction.execute_batch(&table_alone(name)).expect("tables");
+        let mut write = transaction.prepare(&format!("INSERT INTO {name} VALUES (?1, ?2, ?3)")).expect("a statement");
+        let mut rows = read.query([name]).expect("rows");
+        while let Some(row) = rows.next().expect("a row") {
+            let values: (i64, i64, String) = row.try_into().expect("three values");
+            write.execute(values).expect("inserted");
+        }
     }
     transaction.commit().expect("committed");
+    tables
+}
+
+/// A table, as somebody would make it who has no tenants.
+fn table_alone(name: &str) -> String {
+    format!(
+        "CREATE TABLE {name} (id INTEGER NOT NULL, created INTEGER, body TEXT, PRIMARY KEY (id)) STRICT, WITHOUT ROWID;
+         CREATE INDEX {name}_created ON {name} (created);"
+    )
 }
 
 /// The one shard's file.

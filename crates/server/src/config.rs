@@ -47,6 +47,9 @@ pub(crate) struct Given {
     /// Where PostgreSQL clients connect [default: 127.0.0.1:5499]
     #[arg(long, value_name = "ADDR", env = "ISLES_LISTEN")]
     pub(crate) listen: Option<String>,
+    /// The folder of a socket for PostgreSQL clients on this machine, or "off" [default: the data folder]
+    #[arg(long, value_name = "DIR", env = "ISLES_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
     /// Where HTTP is served, or "off" [default: 127.0.0.1:5480]
     #[arg(long, value_name = "ADDR", env = "ISLES_HTTP")]
     pub(crate) http: Option<String>,
@@ -130,6 +133,7 @@ pub(crate) struct File {
     #[serde(default)]
     shard_regions: Vec<String>,
     listen: Option<String>,
+    socket: Option<PathBuf>,
     http: Option<String>,
     verify_indexes_every: Option<u64>,
     #[serde(default)]
@@ -220,6 +224,15 @@ pub(crate) struct Shards {
     pub(crate) postgres: Vec<String>,
 }
 
+/// Where the socket for clients on this machine is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// In the data folder, if that can be.
+    Unsaid,
+    Folder(PathBuf),
+    Off,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
@@ -239,6 +252,7 @@ pub(crate) struct Config {
     /// Of each shard, in order.
     pub(crate) regions: Vec<Option<RegionName>>,
     pub(crate) listen: SocketAddr,
+    pub(crate) local: Local,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) require_tls: bool,
@@ -283,6 +297,9 @@ pub(crate) fn resolve(given: Given, file: File, folder: &Path) -> Result<Config,
         region: given.region.or(file.region).map(|name| region("region", &name)).transpose()?,
         regions: regions(if given.shard_regions.is_empty() { file.shard_regions } else { given.shard_regions })?,
         listen: address("listen", &listen)?,
+        local: local(
+            given.socket.or(file.socket.map(|path| if path == Path::new("off") { path } else { beside(path) })),
+        ),
         http: if http == "off" { None } else { Some(address("http", &http)?) },
         tls: given_tls.or(file_tls).map(|(certificate, key)| TlsFiles { certificate, key }),
         require_tls: given.require_tls || file.tls.require,
@@ -303,6 +320,14 @@ fn shards(given: Option<usize>, given_urls: Vec<String>, file: Option<usize>, fi
     };
     let unsaid = if postgres.is_empty() { SHARDS } else { 0 };
     Shards { said: count.is_some() || !postgres.is_empty(), sqlite: count.unwrap_or(unsaid), postgres }
+}
+
+fn local(folder: Option<PathBuf>) -> Local {
+    match folder {
+        None => Local::Unsaid,
+        Some(folder) if folder == Path::new("off") => Local::Off,
+        Some(folder) => Local::Folder(folder),
+    }
 }
 
 fn region(field: &'static str, name: &str) -> Result<RegionName, Invalid> {
@@ -393,6 +418,10 @@ mod tests {
         let config = resolved(Given::default(), text).unwrap();
         assert_eq!((config.shards, config.data), (sqlite(8), PathBuf::from("/etc/isles/d")));
         assert_eq!((config.listen.port(), config.http, config.limits.connections), (1, None, 7));
+        assert_eq!(config.local, Local::Unsaid);
+        let socket = |text: &str| resolved(Given::default(), text).unwrap().local;
+        assert_eq!(socket("socket = 'run'"), Local::Folder("/etc/isles/run".into()));
+        assert_eq!(socket("socket = 'off'"), Local::Off);
         let given = Given { shards: Some(2), listen: Some("localhost:2".into()), ..Given::default() };
         let config = resolved(given, text).unwrap();
         assert_eq!((config.shards, config.listen.port()), (sqlite(2), 2));

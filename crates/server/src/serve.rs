@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::http::{self, HttpDoor};
 use crate::logins::Logins;
 use crate::metrics::Metrics;
+use crate::pg::local::LocalSocket;
 use crate::pg::{PgDoor, Threads};
 use crate::tls;
 use isles_cluster::roles::{self, Role, Verifier};
@@ -76,6 +77,8 @@ pub(crate) struct Server {
     doors: Vec<JoinHandle<()>>,
     grace: Duration,
     pub(crate) listen: SocketAddr,
+    /// The socket in the file system.
+    pub(crate) socket: Option<PathBuf>,
     pub(crate) http: Option<SocketAddr>,
     /// The first role's, if it is known: its file may have been removed.
     pub(crate) password: Option<String>,
@@ -102,6 +105,11 @@ impl Server {
         let metrics = Arc::new(Metrics::of(&backend));
         let (phase, watched) = watch::channel(Phase::Running);
         let (pg_listener, listen) = bind(config.listen).await?;
+        let local = LocalSocket::open(config, listen.port()).map_err(|fault| CannotStart {
+            hint: Some("choose another folder with --socket, or --socket off".into()),
+            ..CannotStart::new("listen", fault)
+        })?;
+        let socket = local.as_ref().map(|local| local.path().to_owned());
         let http_listener = match config.http {
             Some(address) => Some(bind(address).await?),
             None => None,
@@ -115,7 +123,7 @@ impl Server {
             watched.clone(),
         );
         let threads = Threads::start().map_err(|fault| CannotStart::new("listen", fault.to_string()))?;
-        let mut doors = vec![tokio::spawn(Arc::new(pg).listen(pg_listener, threads))];
+        let mut doors = vec![tokio::spawn(Arc::new(pg).listen(pg_listener, local, threads))];
         let http = http_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = http_listener {
             let limits = config.limits.clone();
@@ -123,7 +131,7 @@ impl Server {
             doors.push(tokio::spawn(http::listen(door, listener, tls)));
         }
         let grace = config.limits.shutdown();
-        Ok(Server { backend, phase, doors, grace, listen, http, password })
+        Ok(Server { backend, phase, doors, grace, listen, socket, http, password })
     }
 
     /// A text that can be pasted into psql.

@@ -107,6 +107,11 @@ impl PgServer {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// The same, by the socket in the server's folder.
+    pub fn socket_url(&self, database: &str) -> String {
+        format!("postgres://postgres@/{database}?host={}&port={}", self.folder.path().display(), self.port)
+    }
+
     /// One of the programs that come with the server.
     pub fn program(&self, name: &str) -> PathBuf {
         // What is on the path may be a link to some of them.

@@ -3,6 +3,8 @@
 //! In reading order:
 //!   * [`value`]        values in the server's binary form
 //!   * [`fault`]        what the server's errors mean
+//!   * [`socket`]       the bytes of a connection, on which the library and we take turns
+//!   * [`exchange`]     statements that are sent together and answered together
 //!   * [`session`]      a connection, driven by whoever waits on it
 //!   * [`pool`]         connections, lent clean and taken back clean
 //!   * [`fence`]        the fence, by advisory locks and a fresh snapshot

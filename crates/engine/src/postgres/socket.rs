@@ -365,3 +365,129 @@ impl AsyncWrite for Tap {
         self.wire().stream.poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+
+    const COMPLETE: &[u8] = b"C\0\0\0\rSELECT 1\0";
+    const READY: &[u8] = b"Z\0\0\0\x05I";
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+    }
+
+    fn pair() -> (Tap, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("two ends");
+        let mut wire = Wire::new(Stream::Unix(ours));
+        // As after the startup.
+        (wire.requests, wire.has_started) = (0, true);
+        (Tap(Arc::new(Mutex::new(wire))), theirs)
+    }
+
+    async fn next(tap: &Tap) -> io::Result<Message> {
+        poll_fn(|cx| tap.wire().poll_message(cx)).await
+    }
+
+    #[test]
+    fn messages_of_kinds_are_counted_wherever_they_are_cut() {
+        let sent = b"B\0\0\0\x06xyE\0\0\0\x04S\0\0\0\x04Q\0\0\0\x09abcd\0P\0\0\0\x07SSS";
+        for cut in 0..sent.len() {
+            for second in cut..sent.len() {
+                let mut frames = Frames::default();
+                let parts = [&sent[..cut], &sent[cut..second], &sent[second..]];
+                let count: usize = parts.iter().map(|part| frames.count(part, &ANSWERED)).sum();
+                assert_eq!(count, 2, "cut at {cut} and {second}");
+            }
+        }
+    }
+
+    /// I-55: bytes of a shard may come one by one.
+    #[test]
+    fn a_message_is_read_when_all_of_it_is_there() {
+        run(async {
+            let (tap, mut server) = pair();
+            tap.wire().begin(BytesMut::from(&b"S\0\0\0\x04"[..]));
+            let send = async {
+                for byte in [COMPLETE, READY].concat() {
+                    server.write_all(&[byte]).await.expect("sent");
+                    tokio::task::yield_now().await;
+                }
+            };
+            let read = async {
+                assert!(matches!(next(&tap).await, Ok(Message::CommandComplete(_))));
+                assert!(matches!(next(&tap).await, Ok(Message::ReadyForQuery(_))));
+            };
+            futures::join!(send, read);
+        });
+    }
+
+    /// I-55: a length is not believed.
+    #[test]
+    fn a_message_that_claims_too_much_ends_the_connection() {
+        for length in [0x4000_0000u32, 0x7fff_ffff, 0xffff_ffff, 0, 3] {
+            run(async {
+                let (tap, mut server) = pair();
+                server.write_all(&[&b"D"[..], &length.to_be_bytes(), b"abc"].concat()).await.expect("sent");
+                assert!(next(&tap).await.is_err());
+                assert!(tap.wire().is_lost() && tap.wire().inbox.capacity() <= 2 * READ_BYTES);
+            });
+        }
+    }
+
+    /// What an exchange did not wait for is no answer to the library.
+    #[test]
+    fn the_library_does_not_see_the_end_of_an_exchange() {
+        run(async {
+            let (mut tap, mut server) = pair();
+            assert_eq!(tap.wire().begin(BytesMut::from(&b"S\0\0\0\x04"[..])), 0);
+            assert_eq!(tap.wire().begin(BytesMut::from(&b"S\0\0\0\x04"[..])), 1);
+            server.write_all(&[COMPLETE, READY, COMPLETE, READY, &b"S\0\0\0\x06a\0"[..]].concat()).await.expect("sent");
+            let mut seen = vec![0; 7];
+            tap.read_exact(&mut seen).await.expect("read");
+            assert_eq!(seen, b"S\0\0\0\x06a\0");
+            assert_eq!((tap.wire().exchanges, tap.wire().has_requests()), (0, false));
+        });
+    }
+
+    #[test]
+    fn a_turn_of_the_library_ends_when_it_has_been_given_everything() {
+        run(async {
+            let (mut tap, mut server) = pair();
+            tap.write_all(b"Q\0\0\0\x06x\0").await.expect("sent");
+            assert!(tap.wire().has_requests());
+            server.write_all(&[COMPLETE, READY].concat()).await.expect("sent");
+            let mut some = vec![0; COMPLETE.len()];
+            tap.read_exact(&mut some).await.expect("read");
+            assert!(tap.wire().has_requests(), "the rest is still to be given");
+            let mut rest = vec![0; READY.len()];
+            tap.read_exact(&mut rest).await.expect("read");
+            assert!(!tap.wire().has_requests());
+        });
+    }
+
+    proptest! {
+        /// I-55: any bytes of a shard are messages or an error.
+        #[test]
+        fn any_bytes_of_a_server_are_read_without_panic(bytes in any::<Vec<u8>>(), kinds in "[12CDEZTtnNSIA]{0,8}") {
+            run(async {
+                let (tap, mut server) = pair();
+                let mut sent = Vec::new();
+                for kind in kinds.bytes() {
+                    let some = &bytes[..bytes.len().min(40)];
+                    sent.extend([&[kind][..], &(some.len() as u32 + 4).to_be_bytes(), some].concat());
+                }
+                sent.extend(&bytes);
+                server.write_all(&sent).await.expect("sent");
+                drop(server);
+                while let Ok(message) = next(&tap).await {
+                    let _ = super::super::exchange::hear(message);
+                }
+                assert!(tap.wire().is_lost());
+            });
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! tenant table but those of the tenant that the transaction says it acts for; and none if it says nothing.
 //!
 //!     session      -c role=isles_tenant       clients' statements are of a role that owns nothing
-//!     transaction  SET LOCAL isles.tenant     ':' and the tenant's key; gone with the transaction
+//!     transaction  isles.tenant, set local    ':' and the tenant's key; gone with the transaction
 //!     table        FORCE ROW LEVEL SECURITY   "_tenant" = the key in that setting, to see a row and to write it
 //!
 //! A transaction that reads for all tenants takes a role of its own, which a policy for SELECT alone lets at every row;

@@ -140,7 +140,8 @@ fn say_ready(server: &Server, config: &Config, format: Format) -> Result<(), Fai
     let (url, data) = (server.url(), config.data.display());
     match format {
         Format::Json => {
-            return say_json(&json!({"ready": true, "url": url, "listen": server.listen, "http": server.http}));
+            return say_json(&json!({"ready": true, "url": url, "listen": server.listen,
+                                   "socket": server.socket, "http": server.http}));
         }
         Format::Text => {
             say(&format!("isles is ready: {} in {data}", server.shards()));

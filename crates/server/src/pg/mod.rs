@@ -7,6 +7,7 @@
 //!   * [`scram`]         proofs of passwords
 //!   * [`cancel`]        cancel requests
 //!   * [`threads`]       threads that serve connections
+//!   * [`local`]         the socket for clients on the same machine
 //!   * [`startup`]       from the first byte to a session
 //!   * [`conversation`]  every message after that
 //!
@@ -18,6 +19,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod conversation;
+pub(crate) mod local;
 pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod scram;
@@ -36,16 +38,18 @@ use conversation::{Conversation, Surroundings};
 use isles_cluster::roles::Role;
 use isles_cluster::session::{Login, Session};
 use isles_kernel::error::SqlError;
+use local::LocalSocket;
 use message::Frames;
 use reply::Replies;
 use scram::ChannelBinding;
 use startup::{Encryption, Opening, Refusal, Startup, authenticate, opening, refuse};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 pub(crate) use threads::Threads;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections that have not become sessions, at once. As many as a burst of clients that reconnect brings.
@@ -77,7 +81,8 @@ pub(crate) struct PgDoor {
 
 /// Who a connection is with.
 struct Peer {
-    address: SocketAddr,
+    /// None on the socket in the file system.
+    address: Option<SocketAddr>,
     encryption: Encryption,
     channel: ChannelBinding,
 }
@@ -108,22 +113,21 @@ impl PgDoor {
     }
 
     /// Accepts until the server stops. What it returns resolves when the last connection has ended.
-    pub(crate) async fn listen(self: Arc<PgDoor>, listener: TcpListener, threads: Threads) {
+    pub(crate) async fn listen(self: Arc<PgDoor>, listener: TcpListener, local: Option<LocalSocket>, threads: Threads) {
         let mut phase = self.phase.clone();
         let connections = task_group();
         loop {
             let accepted = tokio::select! {
                 biased;
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
-                accepted = listener.accept() => accepted,
+                accepted = accept(&listener, local.as_ref()) => accepted,
             };
             match accepted {
-                Ok((stream, address)) => {
+                Ok(stream) => {
                     let (door, member) = (Arc::clone(&self), connections.0.clone());
-                    let stream = stream.into_std();
                     threads.spawn(async move {
-                        match stream.and_then(TcpStream::from_std) {
-                            Ok(stream) => door.connection(stream, address).await,
+                        match stream.take_over() {
+                            Ok(stream) => door.connection(stream).await,
                             Err(error) => tracing::warn!(%error, "a connection cannot be taken over"),
                         }
                         drop(member);
@@ -135,7 +139,7 @@ impl PgDoor {
                 }
             }
         }
-        drop(listener);
+        drop((listener, local));
         let (members, mut ended) = connections;
         drop(members);
         // Nothing is ever sent: the channel closes with the last member.
@@ -143,15 +147,15 @@ impl PgDoor {
     }
 
     /// The life of a connection.
-    async fn connection(self: Arc<PgDoor>, mut stream: TcpStream, address: SocketAddr) {
+    async fn connection(self: Arc<PgDoor>, mut stream: Incoming) {
         let _counted: Connected = self.metrics.connected(Door::Postgres);
         let Ok(starting) = Arc::clone(&self.starting).try_acquire_owned() else {
-            return self.turn_away(&mut stream).await;
+            return self.turn_away(&mut stream);
         };
-        set_options(&stream);
+        let address = stream.address();
         // Whoever does not say in time who it is, is left; the time of a TLS handshake counts.
         let deadline = tokio::time::Instant::now() + self.limits.startup();
-        let opened = tokio::time::timeout_at(deadline, self.open(stream, address)).await;
+        let opened = tokio::time::timeout_at(deadline, self.open(stream)).await;
         match opened {
             Ok(Some((Transport::Plain(stream), frames, startup, peer))) => {
                 self.session(stream, frames, startup, peer, deadline, starting).await;
@@ -159,22 +163,50 @@ impl PgDoor {
             Ok(Some((Transport::Tls(stream), frames, startup, peer))) => {
                 self.session(*stream, frames, startup, peer, deadline, starting).await;
             }
+            Ok(Some((Transport::Local(stream), frames, startup, peer))) => {
+                self.session(stream, frames, startup, peer, deadline, starting).await;
+            }
             Ok(None) => {}
-            Err(_) => tracing::debug!(%address, "a client did not finish its startup in time"),
+            Err(_) => tracing::debug!(address = ?address, "a client did not finish its startup in time"),
         }
     }
 
     /// More connections than can be asked who they are: told so, and not listened to.
-    async fn turn_away(&self, stream: &mut TcpStream) {
+    fn turn_away(&self, stream: &mut Incoming) {
         self.metrics.refused("53300");
         let mut replies = Replies::default();
         replies.error(reply::Severity::Fatal, &too_many());
         // It is a courtesy; a full socket buffer is no reason to wait.
-        let _ = stream.try_write(replies.buffer());
+        let _ = match stream {
+            Incoming::Tcp(stream, _) => stream.try_write(replies.buffer()),
+            Incoming::Local(stream) => stream.try_write(replies.buffer()),
+        };
+    }
+
+    async fn open(&self, stream: Incoming) -> Option<(Transport, Frames, Startup, Peer)> {
+        match stream {
+            Incoming::Tcp(stream, address) => {
+                set_options(&stream);
+                self.open_tcp(stream, address).await
+            }
+            Incoming::Local(stream) => self.open_local(stream).await,
+        }
+    }
+
+    /// Leads a connection of this machine to its first packet. There is nobody to encrypt it for.
+    async fn open_local(&self, mut stream: UnixStream) -> Option<(Transport, Frames, Startup, Peer)> {
+        let (mut frames, encryption) = (Frames::new(), Encryption::Unavailable);
+        match self.first_packet(&mut stream, &mut frames, encryption).await? {
+            First::Startup(startup) => {
+                Some((Transport::Local(stream), frames, startup, Peer { address: None, encryption, channel: None }))
+            }
+            First::Encrypt => None,
+        }
     }
 
     /// Leads a connection to its first packet, through TLS if it asks for it.
-    async fn open(&self, mut stream: TcpStream, address: SocketAddr) -> Option<(Transport, Frames, Startup, Peer)> {
+    async fn open_tcp(&self, mut stream: TcpStream, address: SocketAddr) -> Option<(Transport, Frames, Startup, Peer)> {
+        let address = Some(address);
         let mut frames = Frames::new();
         let mut first = [0];
         let direct = self.tls.is_some() && stream.peek(&mut first).await.ok()? == 1 && first[0] == TLS_HANDSHAKE;
@@ -236,7 +268,7 @@ impl PgDoor {
             Ok(Err(refusal)) => {
                 if let Refusal::Said(error) = &refusal {
                     self.metrics.refused(error.sqlstate);
-                    tracing::info!(address = %peer.address, user = startup.user, code = error.sqlstate, "login refused");
+                    tracing::info!(address = ?peer.address, user = startup.user, code = error.sqlstate, "login refused");
                 }
                 return refuse(&mut stream, refusal).await;
             }
@@ -261,7 +293,7 @@ impl PgDoor {
         startup: &Startup,
         peer: &Peer,
     ) -> Result<(Role, OwnedSemaphorePermit), Refusal> {
-        if self.require_tls && peer.encryption != Encryption::Established {
+        if self.require_tls && peer.address.is_some() && peer.encryption != Encryption::Established {
             let error = SqlError::new("28000", "this server takes connections with TLS only");
             return Err(error.with_hint("connect with sslmode=require").into());
         }
@@ -273,7 +305,8 @@ impl PgDoor {
         // Whether there is a place is known before anybody is asked for a proof, and told after it, so that
         // administrators still come in and strangers do not learn how full it is.
         let place = Arc::clone(&self.sessions).try_acquire_owned();
-        let address = peer.address.ip();
+        // Failed logins of this machine count together.
+        let address = peer.address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
         let role = authenticate(stream, frames, &startup.user, address, &self.logins, &peer.channel).await?;
         match place {
             Ok(place) => Ok((role, place)),
@@ -301,6 +334,54 @@ enum First {
 enum Transport {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+    Local(UnixStream),
+}
+
+/// A connection that was accepted, on its way to the thread that serves it.
+enum Accepted {
+    Tcp(std::net::TcpStream, SocketAddr),
+    Local(std::os::unix::net::UnixStream),
+}
+
+/// A connection on its thread.
+enum Incoming {
+    Tcp(TcpStream, SocketAddr),
+    Local(UnixStream),
+}
+
+async fn accept(listener: &TcpListener, local: Option<&LocalSocket>) -> io::Result<Accepted> {
+    let nearby = async {
+        match local {
+            Some(local) => local.listener.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        accepted = listener.accept() => {
+            let (stream, address) = accepted?;
+            Ok(Accepted::Tcp(stream.into_std()?, address))
+        }
+        accepted = nearby => Ok(Accepted::Local(accepted?.0.into_std()?)),
+    }
+}
+
+impl Accepted {
+    /// Of the thread that calls it, from here on.
+    fn take_over(self) -> io::Result<Incoming> {
+        match self {
+            Accepted::Tcp(stream, address) => Ok(Incoming::Tcp(TcpStream::from_std(stream)?, address)),
+            Accepted::Local(stream) => UnixStream::from_std(stream).map(Incoming::Local),
+        }
+    }
+}
+
+impl Incoming {
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Incoming::Tcp(_, address) => Some(*address),
+            Incoming::Local(_) => None,
+        }
+    }
 }
 
 type TaskGroup = (tokio::sync::mpsc::Sender<()>, tokio::sync::mpsc::Receiver<()>);

@@ -103,6 +103,14 @@ impl Server {
         &self.url
     }
 
+    /// The same by the socket in its data folder.
+    pub(crate) fn socket_url(&self) -> String {
+        let (head, rest) = self.url.split_once('@').expect("a user");
+        let (address, database) = rest.split_once('/').expect("a database");
+        let port = address.rsplit(':').next().expect("a port");
+        format!("{head}@/{database}?host={}&port={port}", self.data.path().display())
+    }
+
     /// Host and port of its HTTP door.
     pub(crate) fn http(&self) -> &str {
         &self.http

@@ -240,3 +240,71 @@ fn too_many_clients_are_told_so_at_once() {
         assert!(begun.elapsed() < crate::harness::PATIENCE);
     }
 }
+
+/// Clients of the same machine come in by a file, with the same proof; it goes with its server, and one that a killed
+/// server has left is replaced.
+#[test]
+fn clients_of_the_same_machine_come_in_by_a_socket() {
+    let server = Server::start(&[]);
+    let socket = |server: &Server| server.data.path().join("d").join(format!(".s.PGSQL.{}", server.listen.port()));
+    let psql = |server: &Server, password: &str| {
+        let url = format!(
+            "postgres://isles@/isles?host={}&port={}&sslmode=prefer",
+            server.data.path().join("d").display(),
+            server.listen.port()
+        );
+        let mut command = std::process::Command::new("psql");
+        command.args([&url, "-Atc", "SELECT 40 + 2"]).env("PGPASSWORD", password).output().unwrap()
+    };
+    let answer = psql(&server, &server.password);
+    assert_eq!(String::from_utf8_lossy(&answer.stdout).trim(), "42", "{}", String::from_utf8_lossy(&answer.stderr));
+    let wrong = psql(&server, "wrong");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("password authentication failed"), "{wrong:?}");
+
+    // Another server is not pushed aside.
+    let other = tempfile::TempDir::new().unwrap();
+    let taken = server.data.path().join("d");
+    let refused = isles()
+        .args(["serve", "--http", "off", "--listen", &format!("127.0.0.2:{}", server.listen.port()), "--data"])
+        .arg(other.path().join("d"))
+        .arg("--socket")
+        .arg(&taken)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("another server listens there"), "{error}");
+
+    let path = socket(&server);
+    assert!(path.exists());
+    let mut server = server;
+    let data = std::mem::replace(&mut server.data, tempfile::TempDir::new().unwrap());
+    assert_eq!(server.terminate(), 0);
+    assert!(!path.exists());
+    let off = Server::start_in(data, &["--socket", "off"]);
+    assert!(!socket(&off).exists());
+    off.check_alive();
+}
+
+/// The file that a killed server has left is replaced.
+#[test]
+fn a_socket_that_nobody_answers_on_is_replaced() {
+    let (folder, data) = (tempfile::TempDir::new().unwrap(), tempfile::TempDir::new().unwrap());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let path = folder.path().join(format!(".s.PGSQL.{port}"));
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(std::os::unix::net::UnixStream::connect(&path).is_err());
+    let mut process = isles()
+        .args(["serve", "--json", "--http", "off", "--listen", &format!("127.0.0.1:{port}"), "--socket"])
+        .arg(folder.path())
+        .arg("--data")
+        .arg(data.path().join("d"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.stdout.take().unwrap()), &mut line).unwrap();
+    let answers = std::os::unix::net::UnixStream::connect(&path).is_ok();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(answers && line.contains(path.to_str().unwrap()), "{line}");
+}

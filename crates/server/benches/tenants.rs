@@ -180,14 +180,13 @@ fn pages_in_the_long_run(shared: &std::path::Path, tables: &std::path::Path) {
     let tables = tables_of_one(&shared, tables, &names);
     for connection in [&shared, &tables] {
         connection.pragma_update(None, "cache_size", -CACHE_KIB).expect("a cache");
-        connection.set_prepared_statement_cache_capacity(names.len());
     }
     let together = "SELECT id, body FROM notes WHERE _tenant = ?1 ORDER BY created DESC LIMIT 20";
     let among = in_the_long_run(&shared, &names, |name| {
-        read_newest(&mut shared.prepare_cached(together).expect("a statement"), [name]);
+        read_newest(&mut shared.prepare(together).expect("a statement"), [name]);
     });
     let alone = in_the_long_run(&tables, &names, |name| {
-        read_newest(&mut tables.prepare_cached(&NEWEST.replace("{}", name)).expect("a statement"), []);
+        read_newest(&mut tables.prepare(&NEWEST.replace("{}", name)).expect("a statement"), []);
     });
     println!(
         "newest 20 rows of any of {} tenants on sqlite, pages read from the file: {among:.2} among others, \

@@ -6,6 +6,10 @@
 //! A connection is a [`Session`], which moves its bytes only while somebody waits on it. So one that rests in the pool
 //! costs nothing, and is looked at when it is lent: if its server has gone, another one is made.
 //!
+//! A socket is watched by the runtime that made it. Where threads have runtimes of their own, an answer to another
+//! thread's request would wake two of them; so each is lent what its own runtime watches, and the pool grows if that is
+//! not there.
+//!
 //! A client's SQL can leave settings, a role, temporary tables, prepared statements, session locks, cursors and
 //! LISTEN behind. [`RESET`] is PostgreSQL's `DISCARD ALL` but for our own prepared statements, which cost a round trip
 //! each to make again; those that SQL made are dropped by name. It runs when a connection comes back and not when
@@ -86,6 +90,8 @@ pub(super) struct Connections {
     /// Clean connections. The one that came back last is lent first: its server process is the warmest, and the others
     /// may rest.
     idle: Arc<Idle>,
+    /// One more is being made.
+    growing: Arc<AtomicBool>,
     /// Rises whenever the schema has changed under what is prepared.
     schema: Arc<AtomicU64>,
     /// Texts that look at the fences, by the texts they were made of and what they claim.
@@ -125,6 +131,7 @@ impl Connections {
             size,
             permits: Arc::new(Semaphore::new(size)),
             idle: Arc::default(),
+            growing: Arc::default(),
             schema: Arc::default(),
             fenced: Mutex::default(),
         }
@@ -143,6 +150,9 @@ impl Connections {
             Some(session) => session,
             None => self.connect().await?,
         };
+        if !session.is_near() {
+            self.grow();
+        }
         Ok(Conn {
             session: Some(session),
             home: Some(Home { permit, idle: self.idle.clone() }),
@@ -199,11 +209,39 @@ impl Connections {
     fn rested(&self) -> Option<Box<Session>> {
         loop {
             // Looked at without the lock, since a look reads from the socket.
-            let session = self.resting().pop()?;
+            let session = self.take_resting()?;
             if session.is_alive() {
                 return Some(session);
             }
         }
+    }
+
+    /// One that this thread's own runtime watches, or any.
+    fn take_resting(&self) -> Option<Box<Session>> {
+        let mut resting = self.resting();
+        match resting.iter().rposition(|session| session.is_near()) {
+            Some(at) => Some(resting.swap_remove(at)),
+            None => resting.pop(),
+        }
+    }
+
+    /// Makes another connection on this thread's runtime, while one of another's is used, if there may be more. Only one
+    /// is made at a time.
+    fn grow(&self) {
+        if self.count() >= self.size || self.growing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let session = Session::connect(self.config.clone(), self.schema.clone());
+        let (permits, idle, growing) = (self.permits.clone(), self.idle.clone(), self.growing.clone());
+        // Not by the environment, which has a runtime of its own.
+        tokio::spawn(async move {
+            if let Ok(permit) = permits.try_acquire_owned()
+                && let Ok(session) = session.await
+            {
+                Home { permit, idle }.take_back(Box::new(session));
+            }
+            growing.store(false, Ordering::Relaxed);
+        });
     }
 
     /// A text that looks at the fences, made of another one or kept from before.

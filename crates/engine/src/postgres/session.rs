@@ -33,6 +33,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use tokio::runtime;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{BorrowToSql, Oid, ToSql, Type};
 use tokio_postgres::{Client, Config, Connection, Error, NoTls, Row, Statement, ToStatement};
@@ -45,6 +46,8 @@ type Result<T> = std::result::Result<T, Error>;
 pub(super) struct Session {
     /// How another connection is made, to cancel what runs on this one.
     config: Arc<Config>,
+    /// Which runtime watches the socket.
+    runtime: runtime::Id,
     client: Client,
     tap: Tap,
     /// An exchange is under way.
@@ -131,6 +134,7 @@ impl Session {
         let prepared = Prepared { schema: schema.load(Ordering::SeqCst), ..Prepared::default() };
         Ok(Session {
             config,
+            runtime: runtime::Handle::current().id(),
             client,
             tap,
             exchanging: AtomicBool::new(false),
@@ -147,6 +151,11 @@ impl Session {
     pub(super) fn is_alive(&self) -> bool {
         self.move_bytes(&mut Context::from_waker(noop_waker_ref()));
         !self.is_closed()
+    }
+
+    /// Whether the runtime of this thread watches it.
+    pub(super) fn is_near(&self) -> bool {
+        runtime::Handle::try_current().is_ok_and(|handle| handle.id() == self.runtime)
     }
 
     pub(super) fn is_closed(&self) -> bool {

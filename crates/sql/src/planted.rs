@@ -18,6 +18,8 @@ pub enum Bug {
     Unproven,
     /// Shards show and change whatever a statement asks for.
     OpenStorage,
+    /// Of rows that are equal in what they are ordered by, a merge of several shards' rows keeps one (planted bug 22).
+    DroppedTies,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);

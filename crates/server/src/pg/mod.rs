@@ -39,7 +39,7 @@ use isles_kernel::error::SqlError;
 use message::Frames;
 use reply::Replies;
 use scram::ChannelBinding;
-use startup::{Encryption, Opening, Refusal, Startup, authenticate, opening, refuse};
+use startup::{Encryption, Opening, Refusal, Startup, authenticate, encrypted, opening, refuse};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,8 +191,7 @@ impl PgDoor {
         if direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
             return None;
         }
-        // Nothing that came before TLS is looked at after it.
-        let mut frames = Frames::new();
+        let mut frames = encrypted(frames);
         let peer = Peer { address, encryption: Encryption::Established, channel: tls.end_point.clone() };
         match self.first_packet(&mut stream, &mut frames, Encryption::Established).await? {
             First::Startup(startup) => Some((Transport::Tls(Box::new(stream)), frames, startup, peer)),

@@ -7,6 +7,11 @@ use isles_kernel::id::{Generation, InstanceName, MAX_GENERATION, PAR_URN_PREFIX,
 use isles_kernel::names::{BucketId, RegionName, TenantId};
 use proptest::prelude::*;
 
+/// How often each property is tried; `PROPTEST_CASES` says otherwise.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+}
+
 fn generation() -> impl Strategy<Value = Generation> {
     prop_oneof![Just(1), Just(2), Just(u32::from(MAX_GENERATION)), 1..=u32::from(MAX_GENERATION)]
         .prop_map(|number| Generation::new(number).unwrap())
@@ -64,7 +69,7 @@ fn mutated(text: String) -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn an_id_reads_back_as_it_was_minted(id in id()) {
@@ -143,4 +148,41 @@ fn time_ordered_uuids_keep_their_order_in_ids() {
     };
     let ids: Vec<String> = (0..1000).map(|i| mint(1_700_000_000 + i / 100)).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+/// Ids that are minted by processes one after the other, each of which finds the clock further back than the last one,
+/// and how many of them are there twice.
+fn doubled<Minter: FnMut(u64) -> uuid::Uuid>(mut start: impl FnMut() -> Minter) -> usize {
+    let (mut seen, mut doubled) = (std::collections::HashSet::new(), 0);
+    for life in 0..200_u64 {
+        let mut mint = start();
+        for n in 0..200 {
+            let uuid = mint(1_700_000_000_000 - life % 10 + n / 100);
+            let id = ResourceId::parse(&format!("g1:apac:3:ses_{uuid}")).unwrap();
+            doubled += usize::from(!seen.insert(id.to_string()));
+        }
+    }
+    doubled
+}
+
+/// I-36, planted bug 19: an id is no clock with a sequence, which would begin again; it has random bits besides.
+#[test]
+fn ids_are_distinct_though_the_clock_goes_back() {
+    let random = || {
+        let context = uuid::ContextV7::new();
+        move |ms: u64| {
+            let (seconds, nanos) = (ms / 1_000, (ms % 1_000) as u32 * 1_000_000);
+            uuid::Uuid::new_v7(uuid::Timestamp::from_unix(&context, seconds, nanos))
+        }
+    };
+    assert_eq!(doubled(random), 0);
+    let sequence = || {
+        let mut next = 0_u16;
+        move |ms: u64| {
+            next += 1;
+            let [high, low] = next.to_be_bytes();
+            uuid::Builder::from_unix_timestamp_millis(ms, &[0, 0, 0, 0, 0, 0, 0, 0, high, low]).into_uuid()
+        }
+    };
+    assert!(doubled(sequence) > 0, "the bug is there, and no id shows it");
 }

@@ -279,7 +279,20 @@ fn invalid(field: &'static str, message: impl Into<String>) -> Invalid {
 
 /// Reads a configuration file.
 pub(crate) fn parse(text: &str) -> Result<File, Invalid> {
-    toml::from_str(text).map_err(|fault| invalid("file", fault.to_string().trim_end().to_owned()))
+    toml::from_str(text).map_err(|fault| invalid("file", told(&fault, text)))
+}
+
+/// Where a file is wrong, and how. Neither its lines nor its values are shown: a shard's password may be in them (I-61).
+fn told(fault: &toml::de::Error, text: &str) -> String {
+    let (kind, rest) = fault.message().split_once(" \"").unwrap_or((fault.message(), ""));
+    let message = match rest.rsplit_once("\", expected ") {
+        Some((_, expected)) => format!("{kind}, expected {expected}"),
+        None => fault.message().to_owned(),
+    };
+    match fault.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
 }
 
 /// Puts the sources together. Files that are named within `file` are relative to its folder.

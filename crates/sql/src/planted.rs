@@ -18,6 +18,10 @@ pub enum Bug {
     Unproven,
     /// Shards show and change whatever a statement asks for.
     OpenStorage,
+    /// Of rows that are equal in what they are ordered by, a merge of several shards' rows keeps one (planted bug 22).
+    DroppedTies,
+    /// What a client sent behind its request for TLS is read as if it had come encrypted (planted bug 21).
+    KeptLeftovers,
 }
 
 static PLANTED: AtomicU32 = AtomicU32::new(0);

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
     use isles_engine::env::TokioEnv;
 
+    /// I-65
     #[tokio::test]
     async fn only_so_many_wait() {
         let (holding, env) = (Arc::<Holding>::default(), TokioEnv::current());

@@ -228,6 +228,16 @@ impl Drop for Active {
     }
 }
 
+/// Makes a folder that nobody else on the machine can look into: the catalog has what is kept of passwords, and the
+/// addresses of shards with theirs (I-61). One that is there stays as its owner has it.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
 impl Database {
     /// Opens the database in a folder, making it if there is none.
     pub async fn open(config: Config, env: Arc<dyn Env>) -> Result<Arc<Database>, SqlError> {
@@ -237,7 +247,7 @@ impl Database {
         let cannot = |error: &dyn std::fmt::Display| {
             SqlError::new("58030", format!("cannot open the database in {}: {error}", config.folder.display()))
         };
-        std::fs::create_dir_all(&config.folder).map_err(|error| cannot(&error))?;
+        make_private(&config.folder).map_err(|error| cannot(&error))?;
         let path = config.folder.join("catalog.db");
         let catalog = open_catalog(&path, &env, &config.catalog).await;
         let catalog: Arc<dyn Catalog> = Arc::new(catalog.map_err(|error| cannot(&error))?);

@@ -6,6 +6,7 @@
 use isles_kernel::error::SqlError;
 use isles_kernel::value::{Numeric, Value};
 use isles_sql::plan::MergeKey;
+use isles_sql::planted::{self, Bug};
 use isles_sql::types::{BPCHAR, JSON, JSONB, Type};
 use std::cmp::Ordering;
 
@@ -88,6 +89,9 @@ pub(crate) fn merge_sorted(results: Vec<Vec<Vec<Value>>>, keys: &[MergeKey]) -> 
     let mut rows: Vec<Vec<Value>> = results.into_iter().flatten().collect();
     // Stable, so rows that are equal stay in the order of their shards; runs that are in order cost one pass.
     rows.sort_by(|a, b| compare(a, b, keys));
+    if planted::has(Bug::DroppedTies) {
+        rows.dedup_by(|a, b| compare(a, b, keys).is_eq());
+    }
     rows
 }
 

@@ -16,6 +16,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::value::Value;
 use isles_sql::plan::MergeKey;
+use isles_sql::planted::{self, Bug};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -124,7 +125,11 @@ impl Stream {
                     self.fill(at).await?;
                 }
                 let least = self.least();
-                Ok(least.and_then(|at| self.sources[at].rows.pop_front()))
+                let row = least.and_then(|at| self.sources[at].rows.pop_front());
+                if planted::has(Bug::DroppedTies) {
+                    self.drop_ties(row.as_deref());
+                }
+                Ok(row)
             }
         }
     }
@@ -134,6 +139,14 @@ impl Stream {
         let keys = self.keys.as_ref()?;
         let heads = self.sources.iter().enumerate().filter_map(|(at, source)| Some((at, source.rows.front()?)));
         heads.min_by(|(_, a), (_, b)| merge::compare(a, b, keys)).map(|(at, _)| at)
+    }
+
+    /// The bug: every source forgets a next row that is equal to the one that was taken.
+    fn drop_ties(&mut self, taken: Option<&[Value]>) {
+        let Some((keys, taken)) = self.keys.as_ref().zip(taken) else { return };
+        for source in &mut self.sources {
+            source.rows.pop_front_if(|row| merge::compare(row, taken, keys).is_eq());
+        }
     }
 
     /// Reads the next page of a source that has no row left.

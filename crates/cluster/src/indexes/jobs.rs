@@ -442,6 +442,7 @@ mod tests {
         assert_eq!(ids(list.take(rank)), Vec::<u64>::new());
     }
 
+    /// I-65
     #[test]
     fn the_queue_is_bounded_and_so_is_what_is_kept() {
         let jobs = Jobs::default();

@@ -45,7 +45,7 @@ async fn over_postgres(seed: u64, statements: u64) -> Found {
     Intrusion::prepare(&db, seed).await.run(&db, statements).await
 }
 
-/// I-41, I-42, I-44, and the planted bug "tenant filter missing in a UNION arm, a CTE or a subquery".
+/// I-41, I-42, I-44, I-69, planted bug 17: with either fence, and with the tenant missing in UNION, in WITH or in a subquery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_canary_reaches_another_tenant() {
     let one_fence: [&[Bug]; 3] = [&[], &[Bug::Unscoped, Bug::Unproven], &[Bug::OpenStorage]];

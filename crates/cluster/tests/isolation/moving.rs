@@ -553,8 +553,8 @@ impl Stale {
     }
 }
 
-/// I-1, I-7, I-8, I-10, I-11, I-12, I-13, I-14, I-15, I-17, I-19, I-21, I-64, I-66: clients, an operator, two drivers, old
-/// maps, crashes.
+/// I-1, I-7, I-8, I-10, I-11, I-12, I-13, I-14, I-15, I-17, I-19, I-21, I-22, I-64, I-66: clients, an operator, two
+/// drivers, old maps, crashes. What is strictly serializable goes back in time for nobody.
 #[test]
 fn moves_lose_nothing_under_faults() {
     let seeds = seeds(SEEDS);

@@ -3,6 +3,8 @@
 use crate::harness::{Client, Db};
 use crate::postgres::{server, urls};
 use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
+use std::collections::BTreeMap;
 
 const TABLES: [&str; 4] = [
     "CREATE TABLE authors (id bigint PRIMARY KEY, email text UNIQUE) WITH (kind = 'tenant')",
@@ -141,11 +143,28 @@ async fn hidden_columns_are_not_there() {
     .await;
 }
 
+/// What each shard was asked for a statement, and what came of it.
+async fn work_of(db: &Db, client: &mut Client, sql: &str) -> Vec<(ShardId, [u64; 3])> {
+    let figures = || {
+        let work = db.database.shard_work().into_iter();
+        work.map(|(shard, work)| (shard, [work.statements, work.rows, work.errors])).collect::<BTreeMap<_, _>>()
+    };
+    let before = figures();
+    // What it answers is compared elsewhere.
+    let _ = client.try_run(sql).await;
+    let since = |(shard, now): (ShardId, [u64; 3])| {
+        let then = before.get(&shard).copied().unwrap_or_default();
+        (shard, [0, 1, 2].map(|at| now[at] - then[at]))
+    };
+    figures().into_iter().map(since).collect()
+}
+
 fn shown(error: &SqlError) -> String {
     format!("{} {} {:?} {:?}", error.sqlstate, error.message, error.detail, error.hint)
 }
 
-/// I-40, I-41: keys of others are free, and a reference to another's row fails like one to no row, in the same words.
+/// I-40, I-41: keys of others are free, and a reference to another's row fails like one to no row, in the same words and
+/// after the same work.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_do_not_tell_what_others_have() {
     on_both_engines(async |db| {
@@ -168,10 +187,20 @@ async fn errors_do_not_tell_what_others_have() {
                 "DELETE FROM authors WHERE id = 7050 RETURNING id",
             ] {
                 assert_eq!(client.run(sql).await, Vec::<String>::new(), "{sql}");
+                let work = work_of(db, &mut client, sql).await;
+                assert!(work.iter().any(|(_, [statements, ..])| *statements > 0), "{sql}: {work:?}");
+                let nobodys = sql.replace("7050", "7051").replace("only@acme", "only@nobody");
+                assert_eq!(work, work_of(db, &mut client, &nobodys).await, "{sql}");
             }
+            let insert = |author| format!("INSERT INTO notes VALUES (60, {author}, 'x')");
+            let theirs = work_of(db, &mut client, &insert(7050)).await;
+            assert_eq!(theirs, work_of(db, &mut client, &insert(7051)).await);
             // The same key, unique value and reference, in every tenant.
             client.run("INSERT INTO authors VALUES (7050, 'only@acme')").await;
             client.run("INSERT INTO notes VALUES (7050, 7050, 'mine')").await;
+            let select = |id| format!("SELECT * FROM notes WHERE id = {id}");
+            let mine = work_of(db, &mut client, &select(7050)).await;
+            assert_ne!(mine, work_of(db, &mut client, &select(7051)).await, "a row that is there shows in the work");
             assert_eq!(client.fails("INSERT INTO authors VALUES (7050, 'other')").await, "23505");
             assert_eq!(client.fails("INSERT INTO authors VALUES (52, 'only@acme')").await, "23505");
             client.run("DELETE FROM authors WHERE id = 7050").await;

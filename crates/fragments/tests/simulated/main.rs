@@ -352,7 +352,7 @@ fn new_disk() -> Arc<Disk> {
     Arc::new(Disk::new(0).expect("a disk"))
 }
 
-/// I-2, I-3, I-29, I-30, I-31, I-32, I-33, I-34, I-35, I-64: writers, readers, devices and hooks of three tenants under
+/// I-2, I-3, I-4, I-29, I-30, I-31, I-32, I-33, I-34, I-35, I-64: writers, readers, devices and hooks of three tenants under
 /// crashes, a failing or full disk, and moves.
 #[test]
 fn outbox_sync_and_hooks_hold_under_faults() {

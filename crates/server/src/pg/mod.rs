@@ -42,7 +42,7 @@ use local::LocalSocket;
 use message::Frames;
 use reply::Replies;
 use scram::ChannelBinding;
-use startup::{Encryption, Opening, Refusal, Startup, authenticate, opening, refuse};
+use startup::{Encryption, Opening, Refusal, Startup, authenticate, encrypted, opening, refuse};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -223,8 +223,7 @@ impl PgDoor {
         if direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
             return None;
         }
-        // Nothing that came before TLS is looked at after it.
-        let mut frames = Frames::new();
+        let mut frames = encrypted(frames);
         let peer = Peer { address, encryption: Encryption::Established, channel: tls.end_point.clone() };
         match self.first_packet(&mut stream, &mut frames, Encryption::Established).await? {
             First::Startup(startup) => Some((Transport::Tls(Box::new(stream)), frames, startup, peer)),

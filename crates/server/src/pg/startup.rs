@@ -19,6 +19,7 @@ use crate::logins::{Candidate, Logins};
 use bytes::{Buf, Bytes};
 use isles_cluster::roles::Role;
 use isles_kernel::error::SqlError;
+use isles_sql::planted::{self, Bug};
 use pgwire::messages::startup::Authentication;
 use std::net::IpAddr;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -144,10 +145,15 @@ pub(crate) async fn opening<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// A request for encryption has nothing in it and nothing behind it.
 fn alone(frames: &Frames, packet: &Bytes) -> Result<(), Refusal> {
-    match packet.is_empty() && frames.buffered() == 0 {
+    match packet.is_empty() && (frames.buffered() == 0 || planted::has(Bug::KeptLeftovers)) {
         true => Ok(()),
         false => Err(Refusal::Silent),
     }
+}
+
+/// What is read of a stream that has become encrypted: nothing that came before TLS is looked at after it.
+pub(crate) fn encrypted(before: Frames) -> Frames {
+    if planted::has(Bug::KeptLeftovers) { before } else { Frames::new() }
 }
 
 /// A packet without a type: its length, and then its contents.
@@ -422,7 +428,23 @@ mod tests {
         }
     }
 
-    /// I-53: whatever comes behind a request for encryption, and wherever it is cut.
+    /// The session that is begun over TLS by bytes that came before TLS, from a client that says nothing after it.
+    async fn injected(follower: &[u8]) -> Option<Startup> {
+        let (mut client, mut plain) = tokio::io::duplex(64 << 10);
+        client.write_all(&[&packet(SSL_REQUEST, b"")[..], follower].concat()).await.unwrap();
+        let mut frames = Frames::new();
+        let Ok(Opening::Encrypt) = opening(&mut plain, &mut frames, Encryption::Offered).await else { return None };
+        let (mut silent, mut tls) = tokio::io::duplex(64 << 10);
+        silent.shutdown().await.unwrap();
+        match opening(&mut tls, &mut encrypted(frames), Encryption::Established).await {
+            Ok(Opening::Session(startup)) => Some(startup),
+            _ => None,
+        }
+    }
+
+    /// I-53, I-69, planted bug 21: whatever comes behind a request for encryption, and wherever it is cut.
+    ///
+    /// The bug is for the whole process, so the test that must not meet it is this one as well.
     #[tokio::test]
     async fn nothing_may_follow_a_request_for_encryption() {
         let follower = packet(3 << 16, STARTUP);
@@ -437,6 +459,23 @@ mod tests {
         }
         assert_eq!(opened(&packet(SSL_REQUEST, b""), Encryption::Offered).await, (Ok(Opening::Encrypt), b"S".to_vec()));
         assert_eq!(opened(&packet(SSL_REQUEST, b""), Encryption::Unavailable).await.1, b"N");
+        assert_eq!(injected(&follower).await, None);
+        planted::plant(&[Bug::KeptLeftovers]);
+        let (kept, begun) = (
+            opened(&[&packet(SSL_REQUEST, b"")[..], &[0]].concat(), Encryption::Offered).await,
+            injected(&follower).await,
+        );
+        planted::plant(&[]);
+        assert_eq!(
+            kept,
+            (Ok(Opening::Encrypt), b"S".to_vec()),
+            "the bug is there, and bytes behind the request are refused"
+        );
+        assert_eq!(
+            begun.map(|startup| startup.user).as_deref(),
+            Some("ann"),
+            "the bug is there, and begins no session"
+        );
     }
 
     /// I-55: lengths that cannot be, and packets that do not end.

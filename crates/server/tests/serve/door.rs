@@ -99,12 +99,12 @@ fn nothing_is_done_for_strangers() {
     assert_eq!(large.rest(), "E.");
 }
 
-struct Certified {
+pub(crate) struct Certified {
     folder: tempfile::TempDir,
 }
 
 impl Certified {
-    fn new() -> Certified {
+    pub(crate) fn new() -> Certified {
         let folder = tempfile::TempDir::new().unwrap();
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
@@ -112,7 +112,7 @@ impl Certified {
         Certified { folder }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 

@@ -39,22 +39,20 @@ impl Server {
 
     /// A server whose complaints go to a file.
     pub(crate) fn start_telling(stderr: std::fs::File) -> Server {
-        Server::launch(TempDir::new().unwrap(), &[], Stdio::from(stderr))
+        Server::launch(TempDir::new().unwrap(), |command| command.stderr(stderr))
     }
 
     pub(crate) fn start_in(data: TempDir, arguments: &[&str]) -> Server {
-        Server::launch(data, arguments, Stdio::inherit())
+        Server::launch(data, |command| command.args(arguments))
     }
 
-    fn launch(data: TempDir, arguments: &[&str], stderr: Stdio) -> Server {
-        let mut process = isles()
-            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log", "warn", "--data"])
+    pub(crate) fn launch(data: TempDir, more: impl FnOnce(&mut Command) -> &mut Command) -> Server {
+        let mut command = isles();
+        command
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"])
             .arg(data.path().join("d"))
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
+            .env("ISLES_LOG", "warn");
+        let mut process = more(&mut command).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("the server said {line:?}"));

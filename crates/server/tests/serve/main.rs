@@ -9,6 +9,7 @@ mod http;
 mod process;
 mod protocol;
 mod roles;
+mod secrets;
 mod statements;
 mod stores;
 mod tenants;

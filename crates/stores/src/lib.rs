@@ -28,6 +28,7 @@
 //!   * Colocated kinds with the same key share an instance.
 //!   * A record that may be used once is used once, whoever asks, in whatever generation.
 //!   * A family of tokens of which a used one comes back is revoked, except within the grace window.
+//!   * A store with a quota never has more live records than it allows, and none makes way for another.
 //!   * An error of storage is an error, and never "not found".
 //!
 //! In reading order:
@@ -39,6 +40,7 @@
 //!   * [`gather`]   writes of many clients to one shard, as one request
 //!   * [`tables`]   the tables of records
 //!   * [`define`]   stores in the catalog
+//!   * [`quota`]    how many records there may be
 //!   * [`operate`]  the operations
 //!   * [`owners`]   records by their owner
 //!   * [`sweep`]    what has expired is removed
@@ -60,6 +62,7 @@ mod operate;
 mod owners;
 mod place;
 pub mod procedures;
+mod quota;
 mod record;
 mod spec;
 mod sweep;
@@ -69,12 +72,13 @@ pub use ask::Desk;
 pub use decide::{Counted, MAX_COUNT, Polled};
 pub use declare::{Declaration, Declared};
 pub use define::{Alteration, MAX_STORES};
-pub use meter::{Distribution, Durations, Fallback};
+pub use meter::{Distribution, Durations, Fallback, Refusals};
 pub use operate::{Exchange, Put};
 pub use owners::{MAX_PAGE, Owned, Page};
 pub use place::{Address, MAX_KEY_BYTES};
+pub use quota::{MAX_RECORDS, MAX_TENANT_RECORDS, RecordQuota};
 pub use record::{Outcome, Record, Reply};
-pub use spec::{MAX_TTL, StoreConfig, StoreSpec};
+pub use spec::{Counting, MAX_TTL, StoreConfig, StoreSpec};
 pub use sweep::Swept;
 
 use arc_swap::ArcSwap;

@@ -84,7 +84,7 @@ pub use sweep::Swept;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use gather::Gather;
-use isles_cluster::database::Database;
+use isles_cluster::database::{Database, Pass};
 use isles_cluster::placements::{Entered, Keeper};
 use isles_cluster::session::Session;
 use isles_engine::env::Env;
@@ -132,17 +132,24 @@ struct Shared {
     meter: Meter,
 }
 
+/// An operation that goes by a placement.
+struct Going {
+    by: By,
+    /// Keeps the tenant from being dropped meanwhile.
+    _pass: Pass,
+}
+
 /// The placement that an operation goes by.
-enum Going {
+enum By {
     Entered(Entered),
     Under(Arc<Placement>),
 }
 
 impl Going {
     fn placement(&self) -> &Placement {
-        match self {
-            Going::Entered(entered) => &entered.placement,
-            Going::Under(placement) => placement,
+        match &self.by {
+            By::Entered(entered) => &entered.placement,
+            By::Under(placement) => placement,
         }
     }
 }
@@ -198,12 +205,15 @@ impl Stores {
         }
     }
 
-    /// Goes by the placement of a tenant until what is returned is dropped: nobody goes by another one of it meanwhile.
+    /// Goes by the placement of a tenant until what is returned is dropped: nobody goes by another one of it meanwhile, and
+    /// whoever drops the tenant waits.
     async fn go(&self, tenant: &TenantId) -> Result<Going> {
-        match &self.under {
-            Some(placement) => Ok(Going::Under(placement.clone())),
-            None => Ok(Going::Entered(self.database().placements().enter(tenant.as_str()).await?)),
-        }
+        let pass = self.database().enter_tenant(tenant)?;
+        let by = match &self.under {
+            Some(placement) => By::Under(placement.clone()),
+            None => By::Entered(self.database().placements().enter(tenant.as_str()).await?),
+        };
+        Ok(Going { by, _pass: pass })
     }
 
     /// The same stores as somebody sees them who goes by this placement, whatever is in force: one who has not heard of a
@@ -228,7 +238,7 @@ impl Stores {
     }
 }
 
-/// What placements ask of the stores before a generation is removed.
+/// What placements ask of the stores before a generation is removed, and whoever drops a tenant.
 struct Kept(Weak<Shared>);
 
 #[async_trait]
@@ -250,5 +260,19 @@ impl Keeper for Kept {
         let (stores, regions) = (Stores { shared, under: None }, regions.clone());
         let making = stores.clone();
         stores.apart(async move { making.ensure_regions(&making.list(), &regions).await }).await
+    }
+
+    async fn keeps(&self, tenant: &TenantId) -> Result<bool> {
+        let Some(shared) = self.0.upgrade() else { return Ok(false) };
+        let (stores, tenant) = (Stores { shared, under: None }, tenant.clone());
+        let looking = stores.clone();
+        stores.apart(async move { Ok(looking.some_of(&tenant, 1).await?.is_some()) }).await
+    }
+
+    async fn forget(&self, tenant: &TenantId) -> Result<u64> {
+        let Some(shared) = self.0.upgrade() else { return Ok(0) };
+        let (stores, tenant) = (Stores { shared, under: None }, tenant.clone());
+        let forgetting = stores.clone();
+        stores.apart(async move { forgetting.forget_some(&tenant).await }).await
     }
 }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod dropped;
 mod generations;
 #[path = "../../../cluster/tests/session/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions")]
@@ -117,6 +118,11 @@ mod runs {
         quotas_that_make_no_sense_are_refused,
         each_generation_counts_by_itself,
         a_count_goes_with_its_bucket,
+    }
+    on_both_engines! {
+        dropped:
+        records_of_a_dropped_tenant_are_dropped,
+        a_tenant_that_is_being_dropped_gets_no_records,
     }
     on_both_engines! {
         regions, sqlite_in_regions, postgres_in_regions:

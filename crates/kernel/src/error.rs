@@ -3,6 +3,7 @@
 //! Errors for branching are small enums where they arise; each of them can be shown as a [`SqlError`].
 
 use std::fmt;
+use std::time::Duration;
 
 /// An error, a warning or a notice as PostgreSQL reports it to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct SqlError {
     /// The shard that was asked does not serve what was wanted, or not for a moment. Nothing has happened; routed anew,
     /// the same may be sent again.
     pub moved: bool,
+    /// How long to wait before the same is asked for again, if that is known.
+    pub retry_after: Option<Duration>,
 }
 
 impl SqlError {
@@ -39,6 +42,7 @@ impl SqlError {
             constraint: None,
             context: None,
             moved: false,
+            retry_after: None,
         }
     }
 
@@ -80,6 +84,11 @@ impl SqlError {
 
     pub fn within(mut self, context: impl Into<String>) -> SqlError {
         self.context.get_or_insert(context.into());
+        self
+    }
+
+    pub fn retry_after(mut self, wait: Duration) -> SqlError {
+        self.retry_after = Some(wait);
         self
     }
 

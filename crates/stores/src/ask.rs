@@ -102,6 +102,22 @@ impl Desk<'_> {
         }
     }
 
+    /// Whether what it asks belongs to a transaction of the client's.
+    pub(super) fn in_transaction(&self) -> bool {
+        match &self.lent {
+            Lent::Callers(session) => session.in_transaction(),
+            Lent::Own => false,
+        }
+    }
+
+    /// The session of the client that calls a procedure.
+    pub(super) fn lent_session(&mut self) -> Option<&mut Session> {
+        match &mut self.lent {
+            Lent::Callers(session) => Some(session),
+            Lent::Own => None,
+        }
+    }
+
     /// Runs one statement. Any error is the storage's, and the caller must not take it for an absent record.
     pub(super) fn ask<'b>(&'b mut self, sql: &'b str, params: Vec<Value>) -> BoxFuture<'b, Result<Rows>> {
         Box::pin(async move {

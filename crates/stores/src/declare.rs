@@ -44,6 +44,9 @@ pub struct Declared {
     alias: bool,
     #[serde(default)]
     singleton: bool,
+    max_records: Option<i64>,
+    max_per_owner: Option<i64>,
+    max_per_tenant: Option<i64>,
     #[serde(flatten)]
     unknown: BTreeMap<String, IgnoredAny>,
 }
@@ -82,6 +85,8 @@ impl Declared {
         if faults.len() > before {
             return None;
         }
+        // A negative one is as wrong as none at all.
+        let quota = |max: Option<i64>| max.map(|max| u64::try_from(max).unwrap_or_default());
         let config = StoreConfig {
             name: self.name.unwrap_or_default(),
             prefix: self.prefix.unwrap_or_default(),
@@ -93,7 +98,10 @@ impl Declared {
             rotates: self.rotates,
             has_alias: self.alias,
             is_singleton: self.singleton,
-            legacy: Vec::new(),
+            max_records: quota(self.max_records),
+            max_per_owner: quota(self.max_per_owner),
+            max_per_tenant: quota(self.max_per_tenant),
+            ..StoreConfig::default()
         };
         StoreSpec::check(config).map_err(|error| faults.push(error.message)).ok()
     }
@@ -137,6 +145,7 @@ impl Declaration {
 fn differences(there: &StoreConfig, declared: &StoreConfig) -> Vec<String> {
     let of = |config: &StoreConfig| {
         let ms = |ms: u64| format!("{ms} ms");
+        let quota = |max: Option<u64>| max.map_or_else(|| "nothing".to_owned(), |max| max.to_string());
         [
             ("prefix", config.prefix.clone()),
             ("group", config.group.clone()),
@@ -147,6 +156,9 @@ fn differences(there: &StoreConfig, declared: &StoreConfig) -> Vec<String> {
             ("rotates", config.rotates.to_string()),
             ("alias", config.has_alias.to_string()),
             ("singleton", config.is_singleton.to_string()),
+            ("max_records", quota(config.max_records)),
+            ("max_per_owner", quota(config.max_per_owner)),
+            ("max_per_tenant", quota(config.max_per_tenant)),
         ]
     };
     let both = of(there).into_iter().zip(of(declared)).filter(|(there, declared)| there != declared);
@@ -194,7 +206,7 @@ impl Stores {
         match faults.is_empty() {
             true => Ok(missing),
             false => Err(SqlError::new("42710", format!("stores cannot be as declared: {}", faults.join("; ")))
-                .with_hint("isles.alter_store changes prefix, ttl, cap and grace; nothing changes the rest")),
+                .with_hint("isles.alter_store changes prefix, ttl, cap, grace and quotas; nothing changes the rest")),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! All of them are in memory. A change by another process is seen when a store is asked for that is not known here, and
 //! when this process changes one.
 
-use super::spec::{LegacyPrefix, StoreConfig, StoreSpec};
+use super::spec::{Counting, LegacyPrefix, StoreConfig, StoreSpec};
 use super::{Result, Stores, identity, tables};
 use isles_cluster::catalog::{CatalogError, Key, Transaction};
 use isles_cluster::database::catalog_error;
@@ -17,9 +17,13 @@ use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{DEFAULT_GROUP, TypeName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Stores of a database. All of them are in memory, and each is a label in the metrics.
 pub const MAX_STORES: usize = 256;
+
+/// How long an operation may go by what a store was before it was altered.
+const UNHEARD: Duration = Duration::from_secs(60);
 
 const PREFIX: &str = "store/";
 /// The tenant whose placement those have who have none.
@@ -33,6 +37,11 @@ pub struct Alteration {
     pub ttl_ms: Option<u64>,
     pub cap_ms: Option<u64>,
     pub grace_ms: Option<u64>,
+    pub max_records: Option<u64>,
+    pub max_per_owner: Option<u64>,
+    pub max_per_tenant: Option<u64>,
+    /// Quotas that are not given here are taken away.
+    pub unlimited: bool,
 }
 
 fn key_of(name: &TypeName) -> Result<Key> {
@@ -83,7 +92,8 @@ impl Stores {
         self.shared.specs.load().get(&wanted).cloned().ok_or_else(|| unknown(name))
     }
 
-    pub async fn create(&self, config: StoreConfig) -> Result<Arc<StoreSpec>> {
+    pub async fn create(&self, mut config: StoreConfig) -> Result<Arc<StoreSpec>> {
+        config.counting = self.counting(&config, self.now());
         let spec = Arc::new(StoreSpec::check(config)?);
         self.learn_stores().await?;
         let specs = self.shared.specs.load_full();
@@ -111,6 +121,28 @@ impl Stores {
         }
         self.learn_stores().await?;
         Ok(spec)
+    }
+
+    /// How records of a store with quotas are counted, of which none is there that will not have expired by then.
+    fn counting(&self, config: &StoreConfig, whole_from: i64) -> Option<Counting> {
+        config.quotas().next()?;
+        let whole_from_ms = u64::try_from(whole_from / 1_000).unwrap_or_default();
+        Some(Counting { epoch: self.env().random() as u32, whole_from_ms })
+    }
+
+    /// The same after quotas were changed. Counters that went on all the time stay good; those that begin now miss what
+    /// is there, and what is put by who has not heard of it yet.
+    async fn counting_after(&self, spec: &StoreSpec, config: &StoreConfig) -> Result<Option<Counting>> {
+        let counts = |config: &StoreConfig| {
+            (config.max_records.or(config.max_per_tenant).is_some(), config.max_per_owner.is_some())
+        };
+        let (before, after) = (counts(spec.config()), counts(config));
+        if before.0 >= after.0 && before.1 >= after.1 {
+            return Ok(spec.config().counting.filter(|_| after.0 || after.1));
+        }
+        let cap = i64::try_from((spec.cap + UNHEARD).as_micros()).unwrap_or(i64::MAX / 4);
+        let last = self.desk().last_end(spec).await?;
+        Ok(self.counting(config, last.max(self.now() + cap)))
     }
 
     /// A singleton's name is a singleton's, a built-in prefix its type's, and a group must be somewhere.
@@ -165,17 +197,23 @@ impl Stores {
         let read = self.database().catalog().get(&key).await.map_err(catalog_error)?.value;
         let Some(record) = read else { return Err(unknown(name)) };
         let mut config: StoreConfig = record.json().map_err(catalog_error)?;
+        let before = StoreSpec::check(config.clone())?;
         if let Some(prefix) = change.prefix.filter(|prefix| *prefix != config.prefix) {
             // A prefix that is taken up again is no longer an old one.
             config.legacy.retain(|old| old.prefix != prefix);
             // Tenants change their generations one by one, so no number is the last for all of them. An id that was never
             // made leads to no record, whatever its generation: the prefix is part of the record's key.
-            let before = std::mem::replace(&mut config.prefix, prefix);
-            config.legacy.push(LegacyPrefix { prefix: before, until: MAX_GENERATION });
+            let old = std::mem::replace(&mut config.prefix, prefix);
+            config.legacy.push(LegacyPrefix { prefix: old, until: MAX_GENERATION });
         }
         config.ttl_ms = change.ttl_ms.unwrap_or(config.ttl_ms);
         config.cap_ms = change.cap_ms.or(config.cap_ms);
         config.grace_ms = change.grace_ms.unwrap_or(config.grace_ms);
+        let kept = |quota: Option<u64>| quota.filter(|_| !change.unlimited);
+        config.max_records = change.max_records.or(kept(config.max_records));
+        config.max_per_owner = change.max_per_owner.or(kept(config.max_per_owner));
+        config.max_per_tenant = change.max_per_tenant.or(kept(config.max_per_tenant));
+        config.counting = self.counting_after(&before, &config).await?;
         let altered = Arc::new(StoreSpec::check(config)?);
         let specs = self.shared.specs.load_full();
         let others = specs.values().filter(|other| other.name != altered.name);

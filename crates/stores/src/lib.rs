@@ -28,6 +28,7 @@
 //!   * Colocated kinds with the same key share an instance.
 //!   * A record that may be used once is used once, whoever asks, in whatever generation.
 //!   * A family of tokens of which a used one comes back is revoked, except within the grace window.
+//!   * A store with a quota never has more live records than it allows, and none makes way for another.
 //!   * An error of storage is an error, and never "not found".
 //!
 //! In reading order:
@@ -39,6 +40,7 @@
 //!   * [`gather`]   writes of many clients to one shard, as one request
 //!   * [`tables`]   the tables of records
 //!   * [`define`]   stores in the catalog
+//!   * [`quota`]    how many records there may be
 //!   * [`operate`]  the operations
 //!   * [`owners`]   records by their owner
 //!   * [`sweep`]    what has expired is removed
@@ -60,6 +62,7 @@ mod operate;
 mod owners;
 mod place;
 pub mod procedures;
+mod quota;
 mod record;
 mod spec;
 mod sweep;
@@ -69,18 +72,19 @@ pub use ask::Desk;
 pub use decide::{Counted, MAX_COUNT, Polled};
 pub use declare::{Declaration, Declared};
 pub use define::{Alteration, MAX_STORES};
-pub use meter::{Distribution, Durations, Fallback};
+pub use meter::{Distribution, Durations, Fallback, Refusals};
 pub use operate::{Exchange, Put};
 pub use owners::{MAX_PAGE, Owned, Page};
 pub use place::{Address, MAX_KEY_BYTES};
+pub use quota::{MAX_RECORDS, MAX_TENANT_RECORDS, RecordQuota};
 pub use record::{Outcome, Record, Reply};
-pub use spec::{MAX_TTL, StoreConfig, StoreSpec};
+pub use spec::{Counting, MAX_TTL, StoreConfig, StoreSpec};
 pub use sweep::Swept;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use gather::Gather;
-use isles_cluster::database::Database;
+use isles_cluster::database::{Database, Pass};
 use isles_cluster::placements::{Entered, Keeper};
 use isles_cluster::session::Session;
 use isles_engine::env::Env;
@@ -128,17 +132,24 @@ struct Shared {
     meter: Meter,
 }
 
+/// An operation that goes by a placement.
+struct Going {
+    by: By,
+    /// Keeps the tenant from being dropped meanwhile.
+    _pass: Pass,
+}
+
 /// The placement that an operation goes by.
-enum Going {
+enum By {
     Entered(Entered),
     Under(Arc<Placement>),
 }
 
 impl Going {
     fn placement(&self) -> &Placement {
-        match self {
-            Going::Entered(entered) => &entered.placement,
-            Going::Under(placement) => placement,
+        match &self.by {
+            By::Entered(entered) => &entered.placement,
+            By::Under(placement) => placement,
         }
     }
 }
@@ -194,12 +205,15 @@ impl Stores {
         }
     }
 
-    /// Goes by the placement of a tenant until what is returned is dropped: nobody goes by another one of it meanwhile.
+    /// Goes by the placement of a tenant until what is returned is dropped: nobody goes by another one of it meanwhile, and
+    /// whoever drops the tenant waits.
     async fn go(&self, tenant: &TenantId) -> Result<Going> {
-        match &self.under {
-            Some(placement) => Ok(Going::Under(placement.clone())),
-            None => Ok(Going::Entered(self.database().placements().enter(tenant.as_str()).await?)),
-        }
+        let pass = self.database().enter_tenant(tenant)?;
+        let by = match &self.under {
+            Some(placement) => By::Under(placement.clone()),
+            None => By::Entered(self.database().placements().enter(tenant.as_str()).await?),
+        };
+        Ok(Going { by, _pass: pass })
     }
 
     /// The same stores as somebody sees them who goes by this placement, whatever is in force: one who has not heard of a
@@ -224,7 +238,7 @@ impl Stores {
     }
 }
 
-/// What placements ask of the stores before a generation is removed.
+/// What placements ask of the stores before a generation is removed, and whoever drops a tenant.
 struct Kept(Weak<Shared>);
 
 #[async_trait]
@@ -246,5 +260,19 @@ impl Keeper for Kept {
         let (stores, regions) = (Stores { shared, under: None }, regions.clone());
         let making = stores.clone();
         stores.apart(async move { making.ensure_regions(&making.list(), &regions).await }).await
+    }
+
+    async fn keeps(&self, tenant: &TenantId) -> Result<bool> {
+        let Some(shared) = self.0.upgrade() else { return Ok(false) };
+        let (stores, tenant) = (Stores { shared, under: None }, tenant.clone());
+        let looking = stores.clone();
+        stores.apart(async move { Ok(looking.some_of(&tenant, 1).await?.is_some()) }).await
+    }
+
+    async fn forget(&self, tenant: &TenantId) -> Result<u64> {
+        let Some(shared) = self.0.upgrade() else { return Ok(0) };
+        let (stores, tenant) = (Stores { shared, under: None }, tenant.clone());
+        let forgetting = stores.clone();
+        stores.apart(async move { forgetting.forget_some(&tenant).await }).await
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Stores;
 use super::place::Spot;
+use super::quota::RecordQuota;
 use isles_kernel::id::Generation;
 use isles_kernel::placement::TypeName;
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::time::Duration;
 const MAX_SERIES: usize = 2_048;
 /// Pairs of generations that are counted, of all stores.
 const MAX_FALLBACKS: usize = 1_024;
+/// Stores and quotas whose refusals are counted: all that there can be at once, and some that are gone.
+const MAX_REFUSALS: usize = 1_024;
 /// Stores, generations and bucket spaces whose requests are counted by bucket. Tenants name the spaces of their
 /// placements, so there is no end to them; those that come later are not counted.
 const MAX_SPREADS: usize = 4_096;
@@ -39,6 +42,14 @@ pub struct Fallback {
     pub store: String,
     pub from: Generation,
     pub to: Generation,
+    pub count: u64,
+}
+
+/// Records that a quota had no place for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusals {
+    pub store: String,
+    pub quota: RecordQuota,
     pub count: u64,
 }
 
@@ -107,6 +118,7 @@ pub(super) struct Meter {
     /// Requests of each bucket, by store, generation and bucket space.
     spread: Mutex<BTreeMap<(TypeName, Generation, String), Spread>>,
     fallbacks: Mutex<BTreeMap<(TypeName, Generation, Generation), u64>>,
+    refusals: Mutex<BTreeMap<(TypeName, RecordQuota), u64>>,
 }
 
 impl Meter {
@@ -143,6 +155,14 @@ impl Meter {
         let name = (store.clone(), from, to);
         if fallbacks.len() < MAX_FALLBACKS || fallbacks.contains_key(&name) {
             *fallbacks.entry(name).or_default() += 1;
+        }
+    }
+
+    pub(super) fn refused(&self, store: &TypeName, quota: RecordQuota) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (store.clone(), quota);
+        if refusals.len() < MAX_REFUSALS || refusals.contains_key(&name) {
+            *refusals.entry(name).or_default() += 1;
         }
     }
 }
@@ -182,6 +202,17 @@ impl Stores {
             count: *count,
         };
         fallbacks.iter().map(shown).collect()
+    }
+
+    /// How often a quota had no place for a record.
+    pub fn refusals(&self) -> Vec<Refusals> {
+        let refusals = self.shared.meter.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |((store, quota), count): (&(TypeName, RecordQuota), &u64)| Refusals {
+            store: store.to_string(),
+            quota: *quota,
+            count: *count,
+        };
+        refusals.iter().map(shown).collect()
     }
 
     /// How evenly requests are spread, since the database was opened: of each store, and then of each group whose buckets

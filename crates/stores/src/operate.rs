@@ -3,9 +3,10 @@
 //! Each is one conditional statement on one shard, and a look at the row when its condition did not hold. Rotation,
 //! polling and counting read, decide ([`decide`](super::decide)) and write on condition of the version that they read.
 
-use super::ask::{Desk, Rows, text, text_or_null};
+use super::ask::{Asked, Desk, Rows, text, text_or_null};
 use super::decide::{self, Change, Counted, Decision, Family, MAX_COUNT, Rotated};
 use super::place::{self, Address, Spot, Turn};
+use super::quota::{Adding, Meeting};
 use super::record::{COLUMNS, Outcome, Record, Reply};
 use super::spec::StoreSpec;
 use super::{Going, MAX_BINDING_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_VALUE_BYTES, Result};
@@ -215,6 +216,17 @@ impl Desk<'_> {
         rows
     }
 
+    /// As [`Desk::write_at`], for a statement that adds a record, which quotas may refuse.
+    async fn add_at(&mut self, adding: Adding<'_>, (sql, params): Asked) -> Result<Rows> {
+        if !adding.spec.is_counted() {
+            return self.write_at(adding.spec, adding.spot, sql, params).await;
+        }
+        let began = self.stores.env().elapsed();
+        let rows = self.ask_counted(adding, vec![(sql, params)]).await;
+        self.note_time(adding.spec, adding.spot, began);
+        Ok(rows?.pop().unwrap_or_default())
+    }
+
     fn note_time(&self, spec: &StoreSpec, spot: &Spot, began: Duration) {
         self.stores.shared.meter.note(&spec.name, spot, self.stores.env().elapsed().saturating_sub(began));
     }
@@ -259,7 +271,8 @@ impl Desk<'_> {
         let (spot, id) = place::mint(&spec, going.placement(), tenant, to, &unique)?;
         self.ensure(&spec, std::slice::from_ref(&spot)).await?;
         let (insert, record) = self.insertion(&spec, &spot, (tenant, id), &put)?;
-        match self.write_at(&spec, &spot, insert.0, insert.1).await {
+        let adding = Adding { spec: &spec, spot: &spot, tenant, record: &record, meeting: Meeting::Nothing };
+        match self.add_at(adding, insert).await {
             Ok(_) => Ok(Reply::ok(record)),
             Err(error) if error.sqlstate == "23505" => Ok(Reply::of(Outcome::Conflict)),
             Err(error) => Err(error),
@@ -305,7 +318,8 @@ impl Desk<'_> {
             statements.push((format!("DELETE FROM {} WHERE {ON_KEY}", old.table), on_key(&spec, old)));
         }
         let began = self.stores.env().elapsed();
-        let all = self.ask_together(statements).await?;
+        let adding = Adding { spec: &spec, spot: &spot, tenant, record: &record, meeting: Meeting::Replaced };
+        let all = self.ask_counted(adding, statements).await?;
         self.note_time(&spec, &spot, began);
         record.version = number(&all[0]).unwrap_or(1);
         Ok(Reply::ok(record))
@@ -339,13 +353,23 @@ impl Desk<'_> {
                  WHERE r.expires_at <= $11 RETURNING version",
                 spot.table
             );
-            let rows =
-                self.write_at(&spec, spot, sql, values(&spec, spot, tenant, &record, put.alias.as_deref())).await?;
-            if rows.is_empty() {
+            let insert = (sql, values(&spec, spot, tenant, &record, put.alias.as_deref()));
+            let adding = Adding { spec: &spec, spot, tenant, record: &record, meeting: Meeting::Stays };
+            if self.is_replay(&adding).await? || self.add_at(adding, insert).await?.is_empty() {
                 return Ok(Reply::of(Outcome::Replayed));
             }
         }
         Ok(Reply::ok(record))
+    }
+
+    /// Whether a record of a store with quotas is there already. Who comes again adds nothing, so a counter that rose for
+    /// them would soon have to be counted anew.
+    async fn is_replay(&mut self, adding: &Adding<'_>) -> Result<bool> {
+        if !adding.spec.is_counted() {
+            return Ok(false);
+        }
+        let found = self.look(adding.spec, adding.spot, &adding.record.id).await?;
+        Ok(found.is_some_and(|found| found.expires_at > adding.record.created_at))
     }
 
     /// Reads a record. What is not ok comes without it, except where it was used.
@@ -651,7 +675,8 @@ impl Desk<'_> {
         undoing.extend(on_key(&resolved.spec, &spot));
         undoing.push(text(&made_id));
         let began = self.stores.env().elapsed();
-        let all = self.ask_together(vec![(take, taking), insert, (undo, undoing)]).await?;
+        let adding = Adding { spec: &made_spec, spot: &made_spot, tenant, record: &made, meeting: Meeting::Nothing };
+        let all = self.ask_counted(adding, vec![(take, taking), insert, (undo, undoing)]).await?;
         self.note_time(&resolved.spec, &spot, began);
         match all[0].first() {
             Some(row) => {

@@ -143,6 +143,21 @@ impl Desk<'_> {
         Ok(all)
     }
 
+    /// When the last record that is there has expired at the latest, of all tenants; 0 if there is none.
+    pub(super) async fn last_end(&mut self, spec: &StoreSpec) -> Result<i64> {
+        let mut last = 0;
+        self.stores.learn_tables().await?;
+        for table in self.stores.tables() {
+            let end = "CASE WHEN cap_at < expires_at THEN expires_at ELSE cap_at END";
+            let sql = format!("SELECT max({end}) FROM {table} WHERE kind = $1");
+            let rows = self.ask(&sql, vec![text(spec.name.as_str())]).await?;
+            if let Some(Value::Int(end)) = rows.first().and_then(|row| row.first()) {
+                last = last.max(*end);
+            }
+        }
+        Ok(last)
+    }
+
     /// Whether no record is left in a generation that has not expired, of one tenant or of any.
     pub async fn is_drained(&mut self, tenant: Option<&TenantId>, generation: Generation) -> Result<bool> {
         let now = self.stores.now();

@@ -183,6 +183,9 @@ impl Defining {
                 of("rotates", BOOL, true),
                 of("alias", BOOL, true),
                 of("singleton", BOOL, true),
+                of("max_records", INT8, true),
+                of("max_per_owner", INT8, true),
+                of("max_per_tenant", INT8, true),
             ],
             Defining::Alter => vec![
                 of("name", TEXT, false),
@@ -190,6 +193,10 @@ impl Defining {
                 of("ttl", INTERVAL, true),
                 of("cap", INTERVAL, true),
                 of("grace", INTERVAL, true),
+                of("max_records", INT8, true),
+                of("max_per_owner", INT8, true),
+                of("max_per_tenant", INT8, true),
+                of("unlimited", BOOL, true),
             ],
             Defining::Drop | Defining::Preset => vec![of("name", TEXT, false)],
             Defining::Stores | Defining::Distribution | Defining::Sweep => Vec::new(),
@@ -210,6 +217,9 @@ impl Defining {
                 field("cap_ms", INT8),
                 field("grace_ms", INT8),
                 field("rotates", BOOL),
+                field("max_records", INT8),
+                field("max_per_owner", INT8),
+                field("max_per_tenant", INT8),
             ],
             Defining::Distribution => vec![
                 field("group", TEXT),
@@ -241,6 +251,14 @@ fn text(value: Option<&Value>) -> Option<String> {
 fn span(value: Option<&Value>) -> Result<Option<u64>> {
     let Some(ms) = millis(value.unwrap_or(&Value::Null))? else { return Ok(None) };
     u64::try_from(ms).map(Some).map_err(|_| SqlError::new("22023", "a time is not negative"))
+}
+
+/// A negative quota is as wrong as none at all, and is told so where quotas are checked.
+fn quota(value: Option<&Value>) -> Option<u64> {
+    match value {
+        Some(Value::Int(max)) => Some(u64::try_from(*max).unwrap_or_default()),
+        _ => None,
+    }
 }
 
 fn number(number: u64) -> Value {
@@ -283,7 +301,10 @@ impl Procedure for Definition {
                     rotates: is_on(7),
                     has_alias: is_on(8),
                     is_singleton: is_on(9),
-                    legacy: Vec::new(),
+                    max_records: quota(args.get(10)),
+                    max_per_owner: quota(args.get(11)),
+                    max_per_tenant: quota(args.get(12)),
+                    ..StoreConfig::default()
                 };
                 let creating = stores.clone();
                 stores.apart(async move { creating.create(config).await }).await?;
@@ -295,6 +316,10 @@ impl Procedure for Definition {
                     ttl_ms: span(args.get(2))?,
                     cap_ms: span(args.get(3))?,
                     grace_ms: span(args.get(4))?,
+                    max_records: quota(args.get(5)),
+                    max_per_owner: quota(args.get(6)),
+                    max_per_tenant: quota(args.get(7)),
+                    unlimited: is_on(8),
                 };
                 let (altering, altered) = (stores.clone(), name.clone());
                 stores.apart(async move { altering.alter(&altered, change).await }).await?;
@@ -337,6 +362,9 @@ fn shown(config: &StoreConfig) -> Vec<Value> {
         number(config.cap_ms.unwrap_or(config.ttl_ms)),
         number(config.grace_ms),
         Value::Bool(config.rotates),
+        config.max_records.map_or(Value::Null, number),
+        config.max_per_owner.map_or(Value::Null, number),
+        config.max_per_tenant.map_or(Value::Null, number),
     ]
 }
 

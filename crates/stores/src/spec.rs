@@ -3,6 +3,7 @@
 //! A [`StoreConfig`] is what people write and what the catalog keeps. A [`StoreSpec`] is one that was checked.
 
 use super::Result;
+use super::quota::{MAX_RECORDS, MAX_TENANT_RECORDS, RecordQuota};
 use isles_kernel::error::SqlError;
 use isles_kernel::id::{Generation, TypePrefix};
 use isles_kernel::names::GroupName;
@@ -47,8 +48,42 @@ pub struct StoreConfig {
     /// All records are in one place and are never sharded.
     #[serde(default)]
     pub is_singleton: bool,
+    /// Live records of one instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_records: Option<u64>,
+    /// Live records of one owner in one instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_per_owner: Option<u64>,
+    /// Live records of one tenant in a generation. Each of its instances has an equal part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_per_tenant: Option<u64>,
+    /// None without a quota. It is set when the store is created or altered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting: Option<Counting>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legacy: Vec<LegacyPrefix>,
+}
+
+/// How the records of a store are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Counting {
+    /// Counters carry it. Those of before, of other quotas or of another store of the same name, are not looked at.
+    pub epoch: u32,
+    /// From here on every live record was counted: those from before have expired. Milliseconds since 1970.
+    pub whole_from_ms: u64,
+}
+
+impl StoreConfig {
+    /// The quotas that it has.
+    pub(super) fn quotas(&self) -> impl Iterator<Item = (RecordQuota, u64)> {
+        let all = [
+            (RecordQuota::PerOwner, self.max_per_owner),
+            (RecordQuota::Records, self.max_records),
+            (RecordQuota::PerTenant, self.max_per_tenant),
+        ];
+        all.into_iter().filter_map(|(quota, max)| Some((quota, max?)))
+    }
 }
 
 /// A prefix that ids had once.
@@ -116,6 +151,15 @@ impl StoreSpec {
         }
         if config.legacy.len() > MAX_LEGACY {
             note("legacy", format!("has at most {MAX_LEGACY} prefixes"));
+        }
+        for (quota, max) in config.quotas() {
+            let most = if quota == RecordQuota::PerTenant { MAX_TENANT_RECORDS } else { MAX_RECORDS };
+            if !(1..=most).contains(&max) {
+                note(quota.name(), format!("is 1 to {most}"));
+            }
+            if config.is_singleton {
+                note(quota.name(), "the records of a singleton do not expire, and are not counted".into());
+            }
         }
         let mut legacy = Vec::new();
         for old in &config.legacy {
@@ -204,12 +248,17 @@ mod tests {
             ttl_ms: 0,
             cap_ms: Some(u64::MAX),
             grace_ms: 5,
+            max_records: Some(0),
+            max_per_owner: Some(MAX_RECORDS),
+            max_per_tenant: Some(u64::MAX),
             ..StoreConfig::default()
         };
         let said = StoreSpec::check(wrong).unwrap_err().message;
-        for field in ["name:", "prefix:", "group:", "key:", "ttl:", "cap:", "grace:"] {
+        for field in ["name:", "prefix:", "group:", "key:", "ttl:", "cap:", "grace:", "max_records:", "max_per_tenant:"]
+        {
             assert!(said.contains(field), "{field} is missing in {said}");
         }
+        assert!(!said.contains("max_per_owner:"), "{said}");
         assert!(StoreSpec::check(session()).is_ok());
     }
 

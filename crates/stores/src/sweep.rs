@@ -10,6 +10,7 @@
 use super::ask::{Rows, text, texts};
 use super::{Result, Stores};
 use futures::future::BoxFuture;
+use isles_kernel::names::TenantId;
 use isles_kernel::value::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,6 +73,11 @@ impl Stores {
         let sql =
             format!("SELECT instance, kind, key FROM {table} WHERE expires_at <= $1 ORDER BY expires_at LIMIT {BATCH}");
         let found = self.ask(&sql, vec![Value::Int(before)]).await?;
+        self.remove_found(table, before, found).await
+    }
+
+    /// Removes those of some records that have expired before.
+    async fn remove_found(&self, table: &str, before: i64, found: Rows) -> Result<Swept> {
         let more = found.len() == BATCH;
         let requests = by_instance(found);
         let count = requests.len() as u64;
@@ -86,6 +92,27 @@ impl Stores {
             }
         }
         Ok(Swept { removed, requests: count, more })
+    }
+
+    /// Some records of a tenant, expired or not, and their table. Counters of quotas are among them.
+    pub(super) async fn some_of(&self, tenant: &TenantId, limit: usize) -> Result<Option<(String, Rows)>> {
+        self.learn_tables().await?;
+        for table in self.tables() {
+            let sql = format!("SELECT instance, kind, key FROM {table} WHERE tenant = $1 LIMIT {limit}");
+            let found = self.ask(&sql, vec![text(tenant.as_str())]).await?;
+            if !found.is_empty() {
+                return Ok(Some((table, found)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes some records of a tenant that is being dropped. Returns how many there were; 0 if none is left.
+    pub(super) async fn forget_some(&self, tenant: &TenantId) -> Result<u64> {
+        let Some((table, found)) = self.some_of(tenant, BATCH).await? else { return Ok(0) };
+        let count = found.len() as u64;
+        self.remove_found(&table, i64::MAX, found).await?;
+        Ok(count)
     }
 
     async fn remove(&self, table: &str, before: i64, ((instance, kind), keys): &Request) -> Result<u64> {

@@ -68,6 +68,7 @@ use crate::roles;
 use crate::session::Procedures;
 use crate::session::plans::Plans;
 use crate::tenants::Tenants;
+pub use crate::tenants::entry::Pass;
 pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use binding::Bindings;
@@ -77,7 +78,7 @@ use isles_engine::shard::{Engine, Shard};
 use isles_engine::sqlite::SqliteOptions;
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::bucket_of;
-use isles_kernel::names::{GroupName, RegionName, ShardId};
+use isles_kernel::names::{GroupName, RegionName, ShardId, TenantId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Schema;
 use isles_sql::system;
@@ -369,6 +370,11 @@ impl Database {
     }
 
     /// Whether it is being closed: whoever works in the background ends.
+    /// Lets somebody in who keeps something of a tenant, until the pass is dropped; not while the tenant is being dropped.
+    pub fn enter_tenant(&self, name: &TenantId) -> Result<Pass, SqlError> {
+        self.tenants.entry(Some(name)).enter()
+    }
+
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }

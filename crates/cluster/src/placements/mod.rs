@@ -48,7 +48,7 @@ use async_trait::async_trait;
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
-use isles_kernel::names::RegionName;
+use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{ConfigErrors, FieldError, Placement, Timestamp, TypeName};
 use known::{Known, Users};
 use serde::{Deserialize, Serialize};
@@ -167,6 +167,16 @@ pub trait Keeper: Send + Sync {
     async fn make_room(&self, _regions: &BTreeSet<RegionName>) -> Result<(), SqlError> {
         Ok(())
     }
+
+    /// Whether it keeps anything of a tenant.
+    async fn keeps(&self, _tenant: &TenantId) -> Result<bool, SqlError> {
+        Ok(false)
+    }
+
+    /// Removes some of what it keeps of a tenant that is being dropped. Returns how much; nothing if nothing is left.
+    async fn forget(&self, _tenant: &TenantId) -> Result<u64, SqlError> {
+        Ok(0)
+    }
 }
 
 /// The placements of all tenants.
@@ -229,7 +239,7 @@ impl Placements {
         Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX)
     }
 
-    fn keepers(&self) -> Vec<Arc<dyn Keeper>> {
+    pub(crate) fn keepers(&self) -> Vec<Arc<dyn Keeper>> {
         self.keepers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -708,6 +708,11 @@ impl Session {
         }
     }
 
+    /// Whether what is run now belongs to a transaction that was begun before, explicit or not.
+    pub fn in_transaction(&self) -> bool {
+        self.open.is_some()
+    }
+
     pub fn status(&self) -> Status {
         match &self.open {
             Some(open) if open.kind == transact::Kind::Implicit => Status::Idle,

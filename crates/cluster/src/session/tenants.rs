@@ -6,7 +6,8 @@
 //! DROP TENANT is not a transaction: rows of a large tenant go in pages, each a short transaction of its own, so that
 //! others are not held up.
 //!
-//!     mark in the catalog ─► wait for those inside ─► delete pages, children first ─► remove the record
+//!     mark in the catalog ─► wait for those inside ─► delete pages, children first, then records of stores ─► remove the
+//!     tenant's record
 //!
 //! From the mark on nobody enters. Whatever crashes, the mark is there, and DROP TENANT again goes on.
 
@@ -276,7 +277,7 @@ impl Session {
     async fn drop_tenant(&mut self, name: &TenantId, if_exists: bool) -> Result<()> {
         let recorded = self.database.tenants.find(name).is_some_and(|entry| entry.record().is_some());
         let usage = self.database.usage_of(Some(name)).await?;
-        if !recorded && usage.rows == 0 {
+        if !recorded && usage.rows == 0 && !self.is_kept(name).await? {
             if !if_exists {
                 return Err(no_tenant(name));
             }
@@ -291,8 +292,35 @@ impl Session {
         let bounds = Bounds::new(&*self.database.env, time, self.cancel.clone());
         let entry = self.database.tenants.entry(Some(name));
         self.wait_until_left(&entry, name, &bounds).await?;
-        self.delete_rows(name, usage.rows, &bounds).await?;
+        let gone = self.delete_rows(name, usage.rows, &bounds).await?;
+        self.forget_kept(name, gone, &bounds).await?;
         self.database.tenants.change(name, |_| Ok(None)).await
+    }
+
+    /// Whether those who keep records under placements have some of a tenant.
+    async fn is_kept(&self, name: &TenantId) -> Result<bool> {
+        for keeper in self.database.placements().keepers() {
+            if keeper.keeps(name).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lets them remove it, some at a time.
+    async fn forget_kept(&self, name: &TenantId, mut gone: u64, bounds: &Bounds) -> Result<()> {
+        for keeper in self.database.placements().keepers() {
+            loop {
+                bounds.check(&*self.database.env)?;
+                let removed = keeper.forget(name).await?;
+                if removed == 0 {
+                    break;
+                }
+                gone += removed;
+                self.progress.tell(progress(name, gone, gone));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no statement and no transaction of the tenant is running.
@@ -313,7 +341,7 @@ impl Session {
         Ok(())
     }
 
-    async fn delete_rows(&mut self, name: &TenantId, total: u64, bounds: &Bounds) -> Result<()> {
+    async fn delete_rows(&mut self, name: &TenantId, total: u64, bounds: &Bounds) -> Result<u64> {
         let (mut gone, mut told) = (0, self.database.env.elapsed());
         loop {
             let before = gone;
@@ -338,7 +366,7 @@ impl Session {
             }
         }
         self.progress.tell(progress(name, gone, total));
-        Ok(())
+        Ok(gone)
     }
 }
 

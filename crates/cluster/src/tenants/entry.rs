@@ -232,7 +232,7 @@ impl Drop for Seat {
 }
 
 /// A statement or transaction that is inside.
-pub(crate) struct Pass {
+pub struct Pass {
     entry: Arc<Entry>,
     /// Bytes that it has written.
     pending: u64,

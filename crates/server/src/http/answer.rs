@@ -17,6 +17,8 @@ pub(crate) fn status_of(error: &SqlError) -> StatusCode {
     match (error.sqlstate, &error.sqlstate[..2]) {
         ("28000" | "28P01", _) => StatusCode::UNAUTHORIZED,
         ("42501", _) => StatusCode::FORBIDDEN,
+        // Who comes to a quota shall come later; nobody else has to.
+        ("53400", _) if error.retry_after.is_some() => StatusCode::TOO_MANY_REQUESTS,
         ("54000", _) => StatusCode::PAYLOAD_TOO_LARGE,
         ("57014", _) => StatusCode::REQUEST_TIMEOUT,
         (_, "23" | "40") => StatusCode::CONFLICT,
@@ -114,6 +116,9 @@ mod tests {
         for (code, status) in [("42601", 400), ("28P01", 401), ("23505", 409), ("53300", 503), ("XX000", 500)] {
             assert_eq!(status_of(&SqlError::new(code, "")).as_u16(), status);
         }
+        let quota = SqlError::new("53400", "");
+        assert_eq!(status_of(&quota).as_u16(), 503);
+        assert_eq!(status_of(&quota.retry_after(std::time::Duration::from_secs(1))).as_u16(), 429);
         let error = SqlError::new("42601", "no").with_hint("yes").at(Some(3));
         let expected = json!({"error": {"code": "42601", "message": "no", "hint": "yes", "position": 3}});
         assert_eq!(error_json(&error), expected);

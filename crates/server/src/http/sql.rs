@@ -13,7 +13,7 @@ use crate::pg::reply::Format;
 use crate::pg::values::{Forms, types_of};
 use axum::body::Body;
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -69,18 +69,17 @@ pub(crate) async fn post_sql(
     }
 }
 
-fn refusal(error: &SqlError) -> Response {
-    unauthorized(status_of(error), axum::Json(error_json(error)))
-}
-
-/// An answer that says how to log in, if that is what it is about.
-pub(super) fn unauthorized(status: StatusCode, body: axum::Json<serde_json::Value>) -> Response {
-    match status {
-        StatusCode::UNAUTHORIZED => {
-            (status, [(header::WWW_AUTHENTICATE, "Basic realm=\"isles\", charset=\"UTF-8\"")], body).into_response()
-        }
-        _ => (status, body).into_response(),
+/// An error as an answer, which says how to log in, or when to come again, if that is what it is about.
+pub(super) fn refusal(error: &SqlError) -> Response {
+    let mut answer = (status_of(error), axum::Json(error_json(error))).into_response();
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        let realm = HeaderValue::from_static("Basic realm=\"isles\", charset=\"UTF-8\"");
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, realm);
     }
+    if let Some(wait) = error.retry_after {
+        answer.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+    }
+    answer
 }
 
 async fn begin(

@@ -9,8 +9,7 @@
 //! tenant is like one that is not there. `x-isles-region` says where the request comes from: new records with random keys
 //! are stored there.
 
-use super::answer::{error_json, status_of};
-use super::sql::{credentials, settings, unauthorized};
+use super::sql::{credentials, refusal, settings};
 use super::{HttpDoor, Peer};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
@@ -48,7 +47,7 @@ async fn session(door: &HttpDoor, peer: Peer, headers: &HeaderMap) -> Result<Ses
 fn answered(result: Result<Json, SqlError>) -> Response {
     match result {
         Ok(answer) => (status_of_outcome(&answer), axum::Json(answer)).into_response(),
-        Err(error) => unauthorized(status_of(&error), axum::Json(error_json(&error))),
+        Err(error) => refusal(&error),
     }
 }
 

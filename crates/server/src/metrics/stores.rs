@@ -2,7 +2,7 @@
 //! counted.
 
 use crate::backend::Backend;
-use isles_stores::{Distribution, Durations, Fallback};
+use isles_stores::{Distribution, Durations, Fallback, Refusals};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -38,6 +38,12 @@ struct OfGenerations {
     to_gen: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfQuota {
+    do_type: String,
+    quota: &'static str,
+}
+
 pub(crate) struct Stores(Arc<Backend>);
 
 impl Stores {
@@ -57,7 +63,8 @@ impl Collector for Stores {
         let stores = self.0.stores();
         durations(&mut encoder, &stores.durations())?;
         distribution(&mut encoder, &stores.distribution())?;
-        fallbacks(&mut encoder, &stores.fallbacks())
+        fallbacks(&mut encoder, &stores.fallbacks())?;
+        refusals(&mut encoder, &stores.refusals())
     }
 }
 
@@ -113,6 +120,16 @@ fn fallbacks(encoder: &mut DescriptorEncoder<'_>, all: &[Fallback]) -> Result<()
             from_gen: one.from.get().to_string(),
             to_gen: one.to.get().to_string(),
         };
+        ConstCounter::new(one.count).encode(each.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn refusals(encoder: &mut DescriptorEncoder<'_>, all: &[Refusals]) -> Result<(), std::fmt::Error> {
+    let help = "Records that a quota had no place for";
+    let mut each = encoder.encode_descriptor("do_quota_refused", help, None, MetricType::Counter)?;
+    for one in all {
+        let labels = OfQuota { do_type: one.store.clone(), quota: one.quota.name() };
         ConstCounter::new(one.count).encode(each.encode_family(&labels)?)?;
     }
     Ok(())

@@ -74,6 +74,38 @@ fn a_request_says_where_it_comes_from() {
     assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
 }
 
+/// Whoever comes to a full store shall come later, and is told when.
+#[test]
+fn a_quota_is_refused_with_429_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_store('push', prefix => 'psh', \"group\" => 'client-based', key => 'client_id', \
+                  ttl => '30 seconds', max_records => 2)";
+    let (status, answer) = post(&server, "/sql", None, &json!({ "sql": create }));
+    assert_eq!(status, 200, "{answer}");
+    let put = json!({ "value": 1, "key": "app" });
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/stores/push/put", Some("acme"), &put).0, 200);
+    }
+    let (status, refused) = post(&server, "/stores/push/put", Some("acme"), &put);
+    assert_eq!((status, refused["error"]["code"].as_str()), (429, Some("53400")), "{refused}");
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("max_records = 2"), "{refused}");
+    // By SQL over HTTP as well.
+    let sql = json!({ "sql": "SELECT isles.put('push', '1', key => 'app')" }).to_string();
+    let (password, length) = (&server.password, sql.len());
+    let answer = server.http(&format!(
+        "POST /sql HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer isles:{password}\r\n\
+         x-isles-tenant: acme\r\nContent-Length: {length}\r\n\r\n{sql}"
+    ));
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    let wait = answer.lines().find_map(|line| line.to_lowercase().strip_prefix("retry-after: ").map(str::to_owned));
+    assert!((1..=30).contains(&wait.unwrap().parse::<u32>().unwrap()), "{answer}");
+    assert_eq!(post(&server, "/stores/push/count", Some("acme"), &json!({})).1["count"], 2);
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("do_quota_refused_total{do_type=\"push\",quota=\"max_records\"} 2"), "{metrics}");
+    let stores = post(&server, "/sql", None, &json!({ "sql": "SELECT max_records FROM isles.stores()" })).1;
+    assert_eq!(stores["results"][0]["rows"], json!([[2]]), "{stores}");
+}
+
 /// A poll that is no grant is no success, also for one who looks at the status alone.
 #[test]
 fn a_device_is_polled_over_http() {
@@ -102,6 +134,7 @@ prefix = 'tkt'
 group = 'random-medium-rps'
 key = 'uuid'
 ttl = '1 hour'
+max_records = 100
 
 # In place of the preset's.
 [[stores]]
@@ -129,12 +162,15 @@ fn stores_are_declared_in_the_configuration() {
         assert_eq!(rows.len(), 17, "at start {start}: {listed}");
         let session = rows.iter().find(|row| row[0] == "session").unwrap();
         assert_eq!((&session[4], &session[5]), (&json!(7_200_000), &json!(86_400_000)));
+        let ticket = rows.iter().find(|row| row[0] == "ticket").unwrap();
+        assert_eq!((&ticket[8], &session[8]), (&json!(100), &Value::Null));
         let put = post(&server, "/stores/ticket/put", Some("acme"), &json!({ "value": 1 })).1;
         assert_eq!(put["outcome"], "ok", "{put}");
         data = std::mem::replace(&mut server.data, tempfile::tempdir().unwrap());
         assert_eq!(server.terminate(), 0);
     }
-    std::fs::write(&file, FILE.replace("'2 hours'", "'3 hours'").replace("'tkt'", "'tic'")).unwrap();
+    std::fs::write(&file, FILE.replace("'2 hours'", "'3 hours'").replace("'tkt'", "'tic'").replace("100", "50"))
+        .unwrap();
     let serve = || {
         let place = ["serve", "--json", "--listen", "127.0.0.1:0", "--http", "off", "--data"];
         let output = isles().args(place).arg(data.path().join("d")).args(arguments).output().unwrap();
@@ -143,9 +179,12 @@ fn stores_are_declared_in_the_configuration() {
     };
     let (started, said) = serve();
     assert!(!started, "{said}");
-    for wanted in
-        ["ttl is 7200000 ms, and 10800000 ms is declared", "prefix is tkt, and tic is declared", "alter_store"]
-    {
+    for wanted in [
+        "ttl is 7200000 ms, and 10800000 ms is declared",
+        "prefix is tkt, and tic is declared",
+        "max_records is 100, and 50 is declared",
+        "alter_store",
+    ] {
         assert!(said.contains(wanted), "{wanted} is missing in {said}");
     }
 }

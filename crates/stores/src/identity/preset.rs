@@ -52,7 +52,7 @@ pub fn preset() -> Vec<StoreConfig> {
         rotates: name == "refresh",
         has_alias: matches!(name, "device" | "ciba"),
         is_singleton: group.is_empty(),
-        legacy: Vec::new(),
+        ..StoreConfig::default()
     };
     KINDS.map(of).into()
 }

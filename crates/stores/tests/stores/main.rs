@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod dropped;
 mod generations;
 #[path = "../../../cluster/tests/session/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions")]
@@ -14,6 +15,7 @@ mod holes;
 mod identity;
 mod load;
 mod operations;
+mod quotas;
 mod races;
 mod regions;
 mod simulated;
@@ -99,6 +101,28 @@ mod runs {
         new_ids_are_minted_in_the_region_of_the_session,
         a_region_is_first_met_within_a_transaction,
         a_table_that_is_missing_within_a_transaction_is_made_for_the_next,
+    }
+    on_both_engines! {
+        quotas:
+        b24_beyond_its_quota_a_store_refuses_and_evicts_nothing,
+        of_many_at_the_edge_as_many_pass_as_there_are_places,
+        transactions_at_the_edge_take_one_place_each,
+        expired_records_take_no_place,
+        what_ends_a_record_frees_its_place,
+        what_replaces_a_record_needs_no_place,
+        a_code_without_a_place_for_its_token_stays,
+        records_with_aliases_are_counted,
+        owners_and_tenants_have_their_parts,
+        rows_are_not_counted_for_each_who_is_refused,
+        a_quota_is_set_changed_and_taken_away,
+        quotas_that_make_no_sense_are_refused,
+        each_generation_counts_by_itself,
+        a_count_goes_with_its_bucket,
+    }
+    on_both_engines! {
+        dropped:
+        records_of_a_dropped_tenant_are_dropped,
+        a_tenant_that_is_being_dropped_gets_no_records,
     }
     on_both_engines! {
         regions, sqlite_in_regions, postgres_in_regions:

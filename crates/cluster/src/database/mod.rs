@@ -369,12 +369,12 @@ impl Database {
         self.routing.history(limit).await
     }
 
-    /// Whether it is being closed: whoever works in the background ends.
     /// Lets somebody in who keeps something of a tenant, until the pass is dropped; not while the tenant is being dropped.
     pub fn enter_tenant(&self, name: &TenantId) -> Result<Pass, SqlError> {
         self.tenants.entry(Some(name)).enter()
     }
 
+    /// Whether it is being closed: whoever works in the background ends.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }

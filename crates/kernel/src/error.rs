@@ -3,6 +3,7 @@
 //! Errors for branching are small enums where they arise; each of them can be shown as a [`SqlError`].
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// An error, a warning or a notice as PostgreSQL reports it to a client.
@@ -25,8 +26,8 @@ pub struct SqlError {
     /// The shard that was asked does not serve what was wanted, or not for a moment. Nothing has happened; routed anew,
     /// the same may be sent again.
     pub moved: bool,
-    /// How long to wait before the same is asked for again, if that is known.
-    pub retry_after: Option<Duration>,
+    /// Seconds to wait before the same is asked for again, if that is known.
+    pub retry_after_s: Option<NonZeroU32>,
 }
 
 impl SqlError {
@@ -42,7 +43,7 @@ impl SqlError {
             constraint: None,
             context: None,
             moved: false,
-            retry_after: None,
+            retry_after_s: None,
         }
     }
 
@@ -87,8 +88,10 @@ impl SqlError {
         self
     }
 
+    /// To be asked again after so long, which is a second at least.
     pub fn retry_after(mut self, wait: Duration) -> SqlError {
-        self.retry_after = Some(wait);
+        let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
+        self.retry_after_s = Some(NonZeroU32::new(seconds).unwrap_or(NonZeroU32::MIN));
         self
     }
 

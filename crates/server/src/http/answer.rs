@@ -18,7 +18,7 @@ pub(crate) fn status_of(error: &SqlError) -> StatusCode {
         ("28000" | "28P01", _) => StatusCode::UNAUTHORIZED,
         ("42501", _) => StatusCode::FORBIDDEN,
         // Who comes to a quota shall come later; nobody else has to.
-        ("53400", _) if error.retry_after.is_some() => StatusCode::TOO_MANY_REQUESTS,
+        ("53400", _) if error.retry_after_s.is_some() => StatusCode::TOO_MANY_REQUESTS,
         ("54000", _) => StatusCode::PAYLOAD_TOO_LARGE,
         ("57014", _) => StatusCode::REQUEST_TIMEOUT,
         (_, "23" | "40") => StatusCode::CONFLICT,

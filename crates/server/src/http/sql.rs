@@ -69,15 +69,18 @@ pub(crate) async fn post_sql(
     }
 }
 
-/// An error as an answer, which says how to log in, or when to come again, if that is what it is about.
 pub(super) fn refusal(error: &SqlError) -> Response {
-    let mut answer = (status_of(error), axum::Json(error_json(error))).into_response();
+    with_advice((status_of(error), axum::Json(error_json(error))).into_response(), error)
+}
+
+/// An answer which says how to log in, or when to come again, if that is what the error is about.
+pub(super) fn with_advice(mut answer: Response, error: &SqlError) -> Response {
     if answer.status() == StatusCode::UNAUTHORIZED {
         let realm = HeaderValue::from_static("Basic realm=\"isles\", charset=\"UTF-8\"");
         answer.headers_mut().insert(header::WWW_AUTHENTICATE, realm);
     }
-    if let Some(wait) = error.retry_after {
-        answer.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+    if let Some(seconds) = error.retry_after_s {
+        answer.headers_mut().insert(header::RETRY_AFTER, seconds.get().into());
     }
     answer
 }

@@ -6,7 +6,7 @@
 //! Nothing is read of a body before its sender is known to be an administrator (I-54, I-59).
 
 use super::super::answer::{error_json, status_of};
-use super::super::sql::{credentials, unauthorized};
+use super::super::sql::{credentials, with_advice};
 use super::super::{HttpDoor, Peer};
 use axum::Json;
 use axum::extract::rejection::BytesRejection;
@@ -167,7 +167,7 @@ impl IntoResponse for Refusal {
         if let Some(fields) = self.fields {
             body["error"]["fields"] = fields;
         }
-        unauthorized(self.status, Json(body))
+        with_advice((self.status, Json(body)).into_response(), &self.error)
     }
 }
 

@@ -64,6 +64,12 @@ pub(crate) trait IntoValue {
     fn into_value(self) -> Value;
 }
 
+impl IntoValue for Value {
+    fn into_value(self) -> Value {
+        self
+    }
+}
+
 impl IntoValue for i64 {
     fn into_value(self) -> Value {
         Value::Int(self)

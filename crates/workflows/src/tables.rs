@@ -18,7 +18,10 @@
 use crate::error::{Result, WorkflowError};
 use crate::lines::Lines;
 
-const STATEMENTS: [&str; 12] = [
+/// Index shards are the shard keys of this group.
+pub(crate) const INDEX_GROUP: &str = "run_index";
+
+const STATEMENTS: [&str; 15] = [
     "CREATE SCHEMA IF NOT EXISTS isles",
     "CREATE TABLE IF NOT EXISTS isles.runs (
         run text PRIMARY KEY, type text NOT NULL, id text NOT NULL, status text NOT NULL, version bigint NOT NULL,
@@ -48,9 +51,18 @@ const STATEMENTS: [&str; 12] = [
         created_at bigint NOT NULL, updated_at bigint NOT NULL, version bigint NOT NULL, attributes text NOT NULL,
         PRIMARY KEY (index_shard, id))
         WITH (kind = 'hash', shard_by = 'index_shard', \"group\" = 'run_index', buckets = 256)",
-    "CREATE INDEX IF NOT EXISTS run_index_updated ON isles.run_index (index_shard, updated_at, id)",
-    "CREATE INDEX IF NOT EXISTS run_index_created ON isles.run_index (index_shard, created_at, id)",
-    "CREATE INDEX IF NOT EXISTS run_index_status ON isles.run_index (index_shard, status, updated_at, id)",
+    // In the order of a list, nulls and all, so that neither engine sorts. Led by the type, so that one of them has the
+    // entries of all index shards of a type that are on one shard. The last one has all that is counted.
+    "CREATE INDEX IF NOT EXISTS run_index_by_updated ON isles.run_index
+        (type, updated_at DESC NULLS LAST, id NULLS FIRST)",
+    "CREATE INDEX IF NOT EXISTS run_index_by_created ON isles.run_index
+        (type, created_at DESC NULLS LAST, id NULLS FIRST)",
+    "CREATE INDEX IF NOT EXISTS run_index_by_status ON isles.run_index
+        (type, status, updated_at DESC NULLS LAST, id NULLS FIRST, index_shard)",
+    // Those that a database of before has in their place: each would be paid for by every entry that is written.
+    "DROP INDEX IF EXISTS isles.run_index_updated",
+    "DROP INDEX IF EXISTS isles.run_index_created",
+    "DROP INDEX IF EXISTS isles.run_index_status",
     "CREATE TABLE IF NOT EXISTS isles.run_types (
         type text PRIMARY KEY, shards int NOT NULL, previous int, legacy boolean NOT NULL, settled boolean NOT NULL,
         remote boolean NOT NULL, options text NOT NULL)

@@ -347,11 +347,15 @@ impl Database {
         self.routing.current()
     }
 
-    /// The SQLite shard that has the rows of a key of one text, as far as is known; none if it is of another engine.
-    pub fn sqlite_shard_of(&self, group: &GroupName, key: &str) -> Option<ShardId> {
+    /// The shard that has the rows of a key of one text, as far as is known.
+    pub fn shard_of_key(&self, group: &GroupName, key: &str) -> Option<ShardId> {
         let policy = self.routing.current();
-        let shard = policy.shard_of_bucket(group, bucket_of(key, None, policy.buckets(group)?))?;
-        (self.shards.engine(shard) == Some(Engine::Sqlite)).then(|| shard.clone())
+        policy.shard_of_bucket(group, bucket_of(key, None, policy.buckets(group)?)).cloned()
+    }
+
+    /// The same, if it is of SQLite.
+    pub fn sqlite_shard_of(&self, group: &GroupName, key: &str) -> Option<ShardId> {
+        self.shard_of_key(group, key).filter(|shard| self.shards.engine(shard) == Some(Engine::Sqlite))
     }
 
     /// A shard, for an operator's work on it.

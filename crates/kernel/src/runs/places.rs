@@ -62,11 +62,34 @@ impl Spread {
         shard_name(kind, shard_of(id, self.shards))
     }
 
-    /// Every index shard that is read: those of the present and of the previous count, each once.
+    /// How many index shards are read: those of the present and of the previous count, each once, and the one without a
+    /// number.
+    pub fn count(&self) -> u32 {
+        self.numbered() + u32::from(self.legacy)
+    }
+
+    fn numbered(&self) -> u32 {
+        self.shards.max(self.previous.unwrap_or(0))
+    }
+
+    /// The name of one of them; the one without a number comes last.
+    pub fn name(&self, kind: &str, at: u32) -> String {
+        if at < self.numbered() { shard_name(kind, at) } else { format!("__index:{kind}") }
+    }
+
+    /// Every index shard that is read.
     pub fn all(&self, kind: &str) -> Vec<String> {
-        let most = self.shards.max(self.previous.unwrap_or(0));
-        let numbered = (0..most).map(|number| shard_name(kind, number));
-        numbered.chain(self.legacy.then(|| format!("__index:{kind}"))).collect()
+        (0..self.count()).map(|at| self.name(kind, at)).collect()
+    }
+
+    /// The largest part of all entries that some of the index shards are likely to have: by the one count or the other, and
+    /// what earlier systems have written may lie anywhere.
+    pub fn part_in(&self, some: &[u32]) -> f64 {
+        let part = |count: u32| some.iter().filter(|at| **at < count).count() as f64 / f64::from(count);
+        match self.legacy {
+            true => 1.0,
+            false => part(self.shards).max(self.previous.map_or(0.0, part)),
+        }
     }
 
     /// Everywhere an entry may be, its home first.
@@ -139,6 +162,17 @@ mod tests {
         for (shards, previous, names) in [(8, Some(4), 8), (4, Some(8), 8), (4, Some(4), 4), (4, None, 4)] {
             assert_eq!(Spread::new(shards, previous, false).unwrap().all("p").len(), names);
         }
+    }
+
+    /// Half way from one count to another entries may lie by either, so the larger part is reckoned with.
+    #[test]
+    fn the_part_of_some_index_shards_is_that_of_the_count_that_gives_them_more() {
+        let part = |shards, previous, legacy, some: &[u32]| Spread::new(shards, previous, legacy).unwrap().part_in(some);
+        assert_eq!(part(4, None, false, &[0, 1, 2]), 0.75);
+        assert_eq!(part(8, Some(4), false, &[0, 1, 2, 4]), 0.75);
+        assert_eq!(part(8, Some(4), false, &[3, 5, 6, 7]), 0.5);
+        assert_eq!(part(4, Some(8), false, &[6, 7]), 0.25);
+        assert_eq!(part(4, None, true, &[0]), 1.0);
     }
 
     /// A6: entries under the old name, and under the old hash, are looked for.

@@ -10,7 +10,6 @@
 use crate::engine::Engine;
 use crate::error::{Result, WorkflowError};
 use crate::lines::{Lines, Said, int, params, text};
-use crate::runs::DELETED;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{EVENT_ROWS, Shard};
 use isles_kernel::change::{Change, Op};
@@ -269,9 +268,4 @@ async fn runs_after(lines: &Lines, after: &str) -> Result<Vec<(String, Indexed)>
     let reply = lines.one(PAGE_OF_RUNS, params![after, PAGE]).await?;
     let read = |row: &Vec<Value>| Some((text(row.first()?)?.to_owned(), Indexed::read(row, false)?));
     Ok(reply.rows.iter().filter_map(read).collect())
-}
-
-/// Whether an entry is what makes late writers lose, and no run.
-pub(crate) fn is_tombstone(status: &str) -> bool {
-    status == DELETED
 }

@@ -1,23 +1,28 @@
 //! Entries of many index shards as one list, and counts.
 //!
-//! All index shards are asked at the same time, and those that are on one shard of the database in one request. Each is
-//! asked for what a page is likely to need of it, and not for a page. One that cannot be reached does not hide the others,
-//! and is named in the answer.
+//!     list ─► neighbours ── one statement each, all at the same time ──► parts ─► merge ─► page
+//!
+//! Neighbours are the index shards of one type that are on one shard of the database. An index that is led by the type has
+//! their entries in the order of the list, so one statement reads what a page is likely to need of them, and nothing else:
+//! a list takes the same however many index shards there are. What cannot be reached does not hide the others, and is
+//! named in the answer.
 //!
 //! While there are two counts of index shards, an entry may be found at two places: then the other places of each entry
 //! that was found are asked for later versions of it, and one that is outdated is left out, whatever filter it has passed.
 //! So filters are decided by the latest version.
 
-use super::follow::is_tombstone;
 use crate::engine::{Engine, Workflows};
-use crate::error::{Code, Result, WorkflowError};
+use crate::error::{Result, WorkflowError};
 use crate::lines::{Reply, Said, int, params, text};
+use crate::tables::INDEX_GROUP;
+use isles_kernel::names::{GroupName, ShardId};
 use isles_kernel::runs::list::{Cursor, Entry, Order, Part, check_limit, merge};
+use isles_kernel::runs::places::Spread;
 use isles_kernel::runs::status::Status;
 use isles_kernel::value::Value;
 use serde_json::{Value as Json, json};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Rounds of one list: with a filter on attributes that hardly any run passes, a page may be short.
 const ROUNDS: usize = 20;
@@ -73,47 +78,134 @@ pub struct Count {
     pub runs: i64,
 }
 
+/// The statements of a list: for types whose entries have one place each, and for those whose entries may have several.
+/// Of one time and id the latest version comes first then, so that a limit cuts off nothing but what is outdated.
+struct Listing {
+    settled: &'static str,
+    moving: &'static str,
+}
+
 macro_rules! entries_where {
-    ($condition:literal, $order:literal) => {
+    ($condition:literal, $time:literal, $then:literal) => {
         concat!(
-            "SELECT index_shard, type, id, status, created_at, updated_at, version, attributes FROM isles.run_index ",
-            "WHERE index_shard = $1 AND ",
-            $order,
-            " <= $2 AND (",
-            $order,
-            " < $2 OR id > $3) AND ",
+            "SELECT index_shard, id, status, created_at, updated_at, version, attributes FROM isles.run_index ",
+            "WHERE type = $1 AND index_shard = ANY($2) AND ",
+            $time,
+            " <= $3 AND (",
+            $time,
+            " < $3 OR id > $4) AND ",
             $condition,
             " ORDER BY ",
-            $order,
-            " DESC, id LIMIT $4"
+            $time,
+            " DESC NULLS LAST, id NULLS FIRST",
+            $then,
+            " LIMIT $5"
         )
     };
 }
 
-const BY_UPDATED: &str = entries_where!("status <> 'deleted'", "updated_at");
-const BY_CREATED: &str = entries_where!("status <> 'deleted'", "created_at");
-const BY_UPDATED_OF_STATUS: &str = entries_where!("status = $5", "updated_at");
-const BY_CREATED_OF_STATUS: &str = entries_where!("status = $5", "created_at");
-const VERSIONS: &str = "SELECT id, version FROM isles.run_index WHERE index_shard = $1 AND id = ANY($2)";
-const COUNTS: &str = "SELECT status, count(*) FROM isles.run_index WHERE index_shard = $1 GROUP BY status";
-const ENDED: &str =
-    "SELECT id FROM isles.run_index WHERE index_shard = $1 AND status = $2 AND updated_at < $3 LIMIT 500";
+macro_rules! listing {
+    ($condition:literal, $time:literal) => {
+        Listing {
+            settled: entries_where!($condition, $time, ""),
+            moving: entries_where!($condition, $time, ", version DESC NULLS LAST"),
+        }
+    };
+}
 
-fn read_entry(row: &[Value]) -> Option<Entry> {
-    let status = text(row.get(3)?)?;
-    if is_tombstone(status) {
-        return None;
+const BY_UPDATED: Listing = listing!("status <> 'deleted'", "updated_at");
+const BY_CREATED: Listing = listing!("status <> 'deleted'", "created_at");
+const BY_UPDATED_OF_STATUS: Listing = listing!("status = $6", "updated_at");
+const BY_CREATED_OF_STATUS: Listing = listing!("status = $6", "created_at");
+const VERSIONS: &str = "SELECT id, version FROM isles.run_index WHERE index_shard = $1 AND id = ANY($2)";
+const COUNTS: &str = "SELECT status, count(*) FROM isles.run_index WHERE type = $1 AND index_shard = ANY($2) \
+    GROUP BY status";
+const ENDED: &str = "SELECT id FROM isles.run_index WHERE type = $1 AND index_shard = ANY($2) AND status = $3 \
+    AND updated_at < $4 LIMIT 500";
+
+/// Index shards of one type that are on one shard of the database, as far as is known.
+#[derive(Debug, Clone)]
+struct Neighbours {
+    kind: String,
+    names: Vec<String>,
+    /// Which part of the entries of a page is likely to be theirs.
+    part: f64,
+    /// Whether an entry has one place only.
+    is_settled: bool,
+}
+
+impl Neighbours {
+    fn names(&self) -> Value {
+        Value::Array(self.names.iter().cloned().map(Value::Text).collect())
     }
-    Some(Entry {
-        place: text(row.first()?)?.into(),
-        kind: text(row.get(1)?)?.into(),
-        id: text(row.get(2)?)?.into(),
-        status: status.parse().ok()?,
-        created_at: int(row.get(4)?)?,
-        updated_at: int(row.get(5)?)?,
-        version: int(row.get(6)?)?,
-        attributes: text(row.get(7)?)?.into(),
-    })
+
+    /// What is asked of them.
+    fn entries(&self, filter: &Filter, after: Option<&Cursor>, fetch: usize) -> Said {
+        // Among equal times the list goes by type and then by id: of an earlier type there is nothing left, of a later one
+        // everything.
+        let (time, id) = match after {
+            None => (i64::MAX, ""),
+            Some(after) => match after.kind.as_str().cmp(&self.kind) {
+                std::cmp::Ordering::Equal => (after.time, after.id.as_str()),
+                std::cmp::Ordering::Less => (after.time, ""),
+                std::cmp::Ordering::Greater => (after.time.saturating_sub(1), ""),
+            },
+        };
+        let listing = match (filter.order, filter.status) {
+            (Order::Updated, None) => BY_UPDATED,
+            (Order::Created, None) => BY_CREATED,
+            (Order::Updated, Some(_)) => BY_UPDATED_OF_STATUS,
+            (Order::Created, Some(_)) => BY_CREATED_OF_STATUS,
+        };
+        let mut params = params![self.kind.as_str(), self.names(), time, id, fetch as i64];
+        params.extend(filter.status.map(|status| Value::Text(status.as_str().into())));
+        (if self.is_settled { listing.settled } else { listing.moving }, params)
+    }
+
+    /// The rest of them, if there is one.
+    fn without(&self, some: &BTreeSet<String>) -> Option<Neighbours> {
+        let names: Vec<String> = self.names.iter().filter(|name| !some.contains(*name)).cloned().collect();
+        (!names.is_empty()).then(|| Neighbours { names, ..self.clone() })
+    }
+
+    /// How many entries they are asked for, of so many that a page may need. Ids are hashed over index shards, so hardly
+    /// ever do they have more than three deviations above their part; then the page takes another round.
+    fn share(&self, want: usize) -> usize {
+        let mean = want as f64 * self.part;
+        let deviation = (mean * (1.0 - self.part)).max(0.0).sqrt();
+        want.min((mean + 3.0 * deviation).ceil() as usize + 1)
+    }
+
+    /// What they gave; or those of them that have an entry which cannot be read.
+    fn read(&self, reply: Reply, fetch: usize) -> std::result::Result<Part, BTreeSet<String>> {
+        let is_last = reply.rows.len() < fetch;
+        let (mut entries, mut unreadable) = (Vec::with_capacity(reply.rows.len()), BTreeSet::new());
+        for row in reply.rows {
+            match read_entry(&self.kind, row) {
+                Ok(entry) => entries.push(entry),
+                Err(Some(place)) => drop(unreadable.insert(place)),
+                Err(None) => unreadable.extend(self.names.iter().cloned()),
+            }
+        }
+        if unreadable.is_empty() { Ok(Part { entries, is_last }) } else { Err(unreadable) }
+    }
+}
+
+/// An entry; or the index shard, if that can be told, in which one cannot be read.
+fn read_entry(kind: &str, row: Vec<Value>) -> std::result::Result<Entry, Option<String>> {
+    use Value::{Int, Text};
+    let columns: Option<[Value; 7]> = row.try_into().ok();
+    let Some([Text(place), Text(id), Text(status), Int(created_at), Int(updated_at), Int(version), Text(attributes)]) =
+        columns
+    else {
+        return Err(None);
+    };
+    match status.parse() {
+        Ok(status) => {
+            Ok(Entry { place, kind: kind.into(), id, status, created_at, updated_at, version, attributes })
+        }
+        Err(_) => Err(Some(place)),
+    }
 }
 
 impl Filter {
@@ -137,17 +229,17 @@ impl Workflows {
     /// Runs, the latest first.
     pub async fn list(&self, filter: &Filter) -> Result<Listed> {
         let limit = check_limit(filter.limit).map_err(|error| WorkflowError::invalid(error.to_string()))?;
-        let shards = self.index_shards(filter.kind.as_deref())?;
+        let all = self.engine.neighbours(filter.kind.as_deref())?;
+        let is_moving = all.iter().any(|some| !some.is_settled);
         let mut after = filter.after()?;
         let (mut listed, mut failed) = (Listed::default(), BTreeSet::new());
         for _ in 0..ROUNDS {
             let want = limit - listed.entries.len();
-            let fetch = if filter.attributes.is_empty() { share(want + 1, shards.len()) } else { 1_000 };
-            let mut parts = self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await;
+            let mut parts = self.engine.parts(&all, filter, after.as_ref(), want, &mut failed).await;
             // An entry that goes home is put there before it is taken away here: whoever looked at its home too early, and
             // at its old place too late, finds it at home the second time.
-            if self.is_moving(&shards) {
-                parts.extend(self.engine.parts(&shards, filter, after.as_ref(), fetch, &mut failed).await);
+            if is_moving {
+                parts.extend(self.engine.parts(&all, filter, after.as_ref(), want, &mut failed).await);
             }
             let outdated = self.engine.outdated(&parts, &mut failed).await;
             let is_outdated = |entry: &Entry| outdated.contains(&(entry.place.clone(), entry.id.clone()));
@@ -164,24 +256,33 @@ impl Workflows {
         Ok(listed)
     }
 
+    /// What one shard is asked for a page, for tests that look how it is carried out.
+    #[doc(hidden)]
+    pub fn statement_of_list(&self, filter: &Filter) -> Result<(&'static str, Vec<Value>)> {
+        let all = self.engine.neighbours(filter.kind.as_deref())?;
+        let first = all.first().ok_or_else(|| WorkflowError::invalid("there is no type"))?;
+        Ok(first.entries(filter, filter.after()?.as_ref(), 50))
+    }
+
     /// How many runs there are of each type and status, and which index shards could not be asked.
     pub async fn counts(&self, kind: Option<&str>) -> Result<(Vec<Count>, Vec<String>)> {
-        let shards = self.index_shards(kind)?;
+        let all = self.engine.neighbours(kind)?;
         let (mut counts, mut failed) = (BTreeMap::<(String, Status), i64>::new(), Vec::new());
-        let asked =
-            self.engine.lines.each(shards.iter().map(|(_, name)| (COUNTS, params![name.as_str()])).collect()).await;
-        for ((kind, name), reply) in shards.into_iter().zip(asked) {
+        let said = |some: &Neighbours| (COUNTS, params![some.kind.as_str(), some.names()]);
+        let asked = self.engine.lines.each(all.iter().map(said).collect()).await;
+        for (some, reply) in all.into_iter().zip(asked) {
             let Ok(reply) = reply else {
-                failed.push(name);
+                failed.extend(some.names);
                 continue;
             };
             for row in &reply.rows {
                 let status = row.first().and_then(text).and_then(|status| status.parse().ok());
                 if let (Some(status), Some(runs)) = (status, row.get(1).and_then(int)) {
-                    *counts.entry((kind.clone(), status)).or_default() += runs;
+                    *counts.entry((some.kind.clone(), status)).or_default() += runs;
                 }
             }
         }
+        failed.sort();
         let counts = counts.into_iter().map(|((kind, status), runs)| Count { kind, status, runs }).collect();
         Ok((counts, failed))
     }
@@ -191,27 +292,13 @@ impl Workflows {
         super::follow::mend(&self.engine).await
     }
 
-    /// Whether entries of some of these types may be at other places than their homes.
-    fn is_moving(&self, shards: &[(String, String)]) -> bool {
-        shards.iter().any(|(kind, _)| self.engine.spread(kind).is_ok_and(|spread| !spread.is_settled()))
-    }
-
-    /// Index shards, with their types.
-    fn index_shards(&self, kind: Option<&str>) -> Result<Vec<(String, String)>> {
-        let spreads = match kind {
-            Some(kind) => [(kind.to_owned(), self.engine.spread(kind)?)].into(),
-            None => self.engine.spreads(),
-        };
-        let named = |kind: String, names: Vec<String>| names.into_iter().map(move |name| (kind.clone(), name));
-        Ok(spreads.into_iter().flat_map(|(kind, spread)| named(kind.clone(), spread.all(&kind))).collect())
-    }
-
     /// Ids of runs that have ended before a time, some of them.
     pub(crate) async fn ended_before(&self, kind: &str, before: i64) -> Result<Vec<String>> {
         let mut ids = BTreeSet::new();
-        for (_, name) in self.index_shards(Some(kind))? {
+        for some in self.engine.neighbours(Some(kind))? {
             for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
-                let reply = self.engine.lines.one(ENDED, params![name.as_str(), status.as_str(), before]).await?;
+                let params = params![kind, some.names(), status.as_str(), before];
+                let reply = self.engine.lines.one(ENDED, params).await?;
                 ids.extend(reply.rows.iter().filter_map(|row| text(row.first()?).map(str::to_owned)));
             }
         }
@@ -220,28 +307,67 @@ impl Workflows {
 }
 
 impl Engine {
-    /// What each index shard has after a place in the list.
+    /// The index shards of a type, or of all, by the shards of the database that have them. One that moves before it is
+    /// asked is found nevertheless: its neighbours' statement then goes to both shards.
+    fn neighbours(&self, kind: Option<&str>) -> Result<Vec<Neighbours>> {
+        let spreads = match kind {
+            Some(kind) => [(kind.to_owned(), self.spread(kind)?)].into(),
+            None => self.spreads(),
+        };
+        let group = GroupName::new(INDEX_GROUP).map_err(|_| WorkflowError::invalid("the index's group is no name"))?;
+        let count: u32 = spreads.values().map(Spread::count).sum();
+        let mut all = Vec::new();
+        for (kind, spread) in spreads {
+            let mut by_shard = BTreeMap::<Option<ShardId>, Vec<u32>>::new();
+            for number in 0..spread.count() {
+                let shard = self.lines.database().shard_of_key(&group, &spread.name(&kind, number));
+                by_shard.entry(shard).or_default().push(number);
+            }
+            // Of types nothing is known: those with more index shards are taken to have more of a page.
+            let of_type = f64::from(spread.count()) / f64::from(count);
+            all.extend(by_shard.into_values().map(|numbers| Neighbours {
+                names: numbers.iter().map(|number| spread.name(&kind, *number)).collect(),
+                part: of_type * spread.part_in(&numbers),
+                is_settled: spread.is_settled(),
+                kind: kind.clone(),
+            }));
+        }
+        Ok(all)
+    }
+
+    /// What the index shards have after a place in the list, as far as a page that lacks `want` entries may need it.
     async fn parts(
-        self: &Arc<Self>,
-        shards: &[(String, String)],
+        &self,
+        all: &[Neighbours],
         filter: &Filter,
         after: Option<&Cursor>,
-        fetch: usize,
+        want: usize,
         failed: &mut BTreeSet<String>,
     ) -> Vec<Part> {
-        let asked = self
-            .lines
-            .each(shards.iter().map(|(kind, name)| part_of(kind, name, filter, after, fetch)).collect())
-            .await;
-        let mut parts = Vec::new();
-        for ((_, name), reply) in shards.iter().zip(asked) {
-            match reply.map_err(WorkflowError::of_sql).and_then(|reply| read_part(name, &reply, fetch)) {
-                Ok(part) => parts.push(part),
-                Err(error) => {
-                    tracing::warn!(index_shard = name, %error, "an index shard cannot be asked");
-                    failed.insert(name.clone());
-                }
+        // One more tells whether the page is the last.
+        let fetch = |some: &Neighbours| if filter.attributes.is_empty() { some.share(want + 1) } else { 1_000 };
+        let (mut parts, mut asked) = (Vec::with_capacity(all.len()), Cow::Borrowed(all));
+        while !asked.is_empty() {
+            let said = asked.iter().map(|some| some.entries(filter, after, fetch(some))).collect();
+            let mut again = Vec::new();
+            for (some, reply) in asked.iter().zip(self.lines.each(said).await) {
+                let read = reply.map(|reply| some.read(reply, fetch(some)));
+                let unreadable = match read {
+                    Ok(Ok(part)) => {
+                        parts.push(part);
+                        continue;
+                    }
+                    Ok(Err(unreadable)) => unreadable,
+                    Err(error) => {
+                        tracing::warn!(index_shards = ?some.names, %error, "index shards cannot be asked");
+                        some.names.iter().cloned().collect()
+                    }
+                };
+                // The others are asked without them: what cannot be read hides nothing else.
+                again.extend(some.without(&unreadable));
+                failed.extend(unreadable);
             }
+            asked = Cow::Owned(again);
         }
         parts
     }
@@ -279,48 +405,5 @@ impl Engine {
             }
         }
         outdated
-    }
-}
-
-/// How many of so many entries one of the index shards is asked for. Ids are hashed over them, so hardly ever does one
-/// have more than three deviations above its share; then the page takes another round.
-fn share(want: usize, shards: usize) -> usize {
-    let mean = want as f64 / shards.max(1) as f64;
-    want.min((mean + 3.0 * mean.sqrt()).ceil() as usize + 1)
-}
-
-/// What is asked of an index shard.
-fn part_of(kind: &str, name: &str, filter: &Filter, after: Option<&Cursor>, fetch: usize) -> Said {
-    // Among equal times the list goes by type and then by id: of an earlier type there is nothing left, of a later one
-    // everything.
-    let (time, id) = match after {
-        None => (i64::MAX, String::new()),
-        Some(after) => match after.kind.as_str().cmp(kind) {
-            std::cmp::Ordering::Equal => (after.time, after.id.clone()),
-            std::cmp::Ordering::Less => (after.time, String::new()),
-            std::cmp::Ordering::Greater => (after.time.saturating_sub(1), String::new()),
-        },
-    };
-    let mut params = params![name, time, id, fetch as i64];
-    let sql = match (filter.order, filter.status) {
-        (Order::Updated, None) => BY_UPDATED,
-        (Order::Created, None) => BY_CREATED,
-        (Order::Updated, Some(_)) => BY_UPDATED_OF_STATUS,
-        (Order::Created, Some(_)) => BY_CREATED_OF_STATUS,
-    };
-    params.extend(filter.status.map(|status| Value::Text(status.as_str().into())));
-    (sql, params)
-}
-
-/// What an index shard gave.
-fn read_part(name: &str, reply: &Reply, fetch: usize) -> Result<Part> {
-    let rows = &reply.rows;
-    let entries: Vec<Entry> = rows.iter().filter_map(|row| read_entry(row)).collect();
-    match entries.len() == rows.len() {
-        true => Ok(Part { entries, is_last: rows.len() < fetch }),
-        false => {
-            let message = format!("index shard {name} has an entry that cannot be read");
-            Err(WorkflowError::new(Code::InternalError, message))
-        }
     }
 }

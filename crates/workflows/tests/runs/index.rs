@@ -1,13 +1,16 @@
 //! The index of runs: every sentence of its design, with more than one index shard.
 
 use crate::harness::Db;
-use crate::world::{LIMIT, open, status, until};
-use isles_kernel::runs::list::Order;
+use crate::timers::plan_on_a_shard;
+use crate::world::{LIMIT, open, open_with, status, until};
+use isles_engine::fence::Claim;
+use isles_engine::shard::{Engine, Request, Statement};
+use isles_kernel::runs::list::{Entry, Order};
 use isles_kernel::runs::places::{shard_name, shard_of};
 use isles_kernel::runs::status::Status;
 use isles_kernel::value::Value;
 use isles_workflows::index::list::Filter;
-use isles_workflows::{Code, Context, Create, Events, Options, Registry, Workflows};
+use isles_workflows::{Code, Context, Create, EngineOptions, Events, Options, Registry, Workflows};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 
@@ -382,8 +385,8 @@ pub(crate) async fn a11_steps_are_no_news_for_the_index(db: Db) {
 
 /// There is nothing to switch on: a run is in the index whoever has created it, and whether or not anybody executes it.
 pub(crate) async fn a12_runs_are_listed_whoever_creates_them(db: Db) {
-    let options = isles_workflows::EngineOptions { executes: false, ..crate::world::options() };
-    let workflows = crate::world::open_with(&db, registry(4, None, false), options).await;
+    let options = EngineOptions { executes: false, ..crate::world::options() };
+    let workflows = open_with(&db, registry(4, None, false), options).await;
     workflows.create("payment", "by rust", &json!({})).await.unwrap();
     db.client().run("SELECT isles.start_run('payment', 'by sql', '{}')").await;
     caught_up(&workflows, "payment", &[("by rust".into(), "created"), ("by sql".into(), "created")]).await;
@@ -439,4 +442,226 @@ pub(crate) async fn runs_do_not_wait_for_the_index(db: Db) {
     })
     .await;
     caught_up(&workflows, "payment", &expected).await;
+}
+
+/// The times of entries that were planted: few, so that most have equal ones.
+const TIMES: i64 = 3;
+
+/// Entries by their places, as many as are said, over a few times; every fourth waits.
+async fn plant_many(db: &Db, kind: &str, count: usize, shards: u32) -> Vec<Entry> {
+    let entry = |n: usize| {
+        let id = format!("run-{n:04}");
+        let status = if n.is_multiple_of(4) { Status::Waiting } else { Status::Completed };
+        let (created_at, updated_at) = (n as i64 * 7 % TIMES, n as i64 % TIMES);
+        let place = shard_name(kind, shard_of(&id, shards));
+        Entry { place, kind: kind.into(), id, status, created_at, updated_at, version: 1, attributes: "{}".into() }
+    };
+    let all: Vec<Entry> = (0..count).map(entry).collect();
+    plant_entries(db, &all).await;
+    all
+}
+
+async fn plant_entries(db: &Db, all: &[Entry]) {
+    let row = |entry: &Entry| {
+        let Entry { place, kind, id, status, created_at, updated_at, version, attributes } = entry;
+        format!("('{place}', '{id}', '{kind}', '{status}', {created_at}, {updated_at}, {version}, '{attributes}')")
+    };
+    for some in all.chunks(500) {
+        let rows: Vec<String> = some.iter().map(row).collect();
+        system(db, &format!("INSERT INTO isles.run_index VALUES {}", rows.join(", ")), Vec::new()).await;
+    }
+}
+
+/// All pages of a list.
+async fn pages(workflows: &Workflows, filter: &Filter) -> Vec<Entry> {
+    let (mut filter, mut all) = (filter.clone(), Vec::new());
+    loop {
+        let page = workflows.list(&filter).await.unwrap();
+        assert_eq!(page.failed_shards, [""; 0]);
+        assert!(page.entries.len() as i64 <= filter.limit.unwrap());
+        all.extend(page.entries);
+        filter.cursor = page.cursor;
+        if filter.cursor.is_none() {
+            return all;
+        }
+    }
+}
+
+/// Pages of every filter and order against what there is, sorted.
+async fn check_pages(workflows: &Workflows, expected: &[Entry], limit: i64) {
+    for kind in [None, Some("payment"), Some("notification")] {
+        for status in [None, Some(Status::Waiting), Some(Status::Running)] {
+            for order in [Order::Updated, Order::Created] {
+                let fits = |entry: &&Entry| {
+                    kind.is_none_or(|kind| entry.kind == kind) && status.is_none_or(|status| entry.status == status)
+                };
+                let mut wanted: Vec<Entry> = expected.iter().filter(fits).cloned().collect();
+                wanted.sort_by(|a, b| a.at(order).compare(&b.at(order)));
+                let kind = kind.map(str::to_owned);
+                let filter = Filter { kind, status, order, limit: Some(limit), ..Filter::default() };
+                assert_eq!(pages(workflows, &filter).await, wanted, "{filter:?}");
+            }
+        }
+    }
+}
+
+/// Entries of many index shards with equal times, page by page: each once and in order, also while they move between two
+/// counts, and lie at two places in different versions of one time.
+pub(crate) async fn pages_are_exact_with_many_index_shards(db: Db) {
+    let quiet = || EngineOptions { executes: false, ..crate::world::options() };
+    let workflows = open_with(&db, registry(16, None, false), quiet()).await;
+    let mut all = plant_many(&db, "payment", 300, 16).await;
+    all.extend(plant_many(&db, "notification", 40, 1).await);
+    check_pages(&workflows, &all, 7).await;
+    check_pages(&workflows, &all, 50).await;
+    workflows.close();
+
+    let workflows = open_with(&db, registry(5, Some(16), false), quiet()).await;
+    // Half of them have come home: every second of these has left its copy behind, and of some this is outdated. What the
+    // outdated copy is, passes no filter, and where its time is that of the run a page may end between the two.
+    let (mut home, mut copies) = (Vec::new(), 0);
+    for (n, entry) in all.iter_mut().enumerate().filter(|(_, entry)| entry.kind == "payment").step_by(2) {
+        let mut moved = Entry { place: shard_name("payment", shard_of(&entry.id, 5)), ..entry.clone() };
+        if moved.place == entry.place {
+            continue;
+        }
+        if n % 3 == 0 {
+            (moved.version, moved.status) = (2, Status::Running);
+        }
+        if n % 4 == 0 {
+            copies += 1;
+        } else {
+            let sql = "DELETE FROM isles.run_index WHERE index_shard = $1 AND id = $2";
+            let key = [&entry.place, &entry.id].map(|text| Value::Text(text.clone()));
+            system(&db, sql, key.into()).await;
+        }
+        home.push(moved.clone());
+        *entry = moved;
+    }
+    assert!(copies > 20 && home.len() > 2 * copies - 20, "{copies} of {}", home.len());
+    plant_entries(&db, &home).await;
+    for limit in [1, 7, 50] {
+        // Where two copies are of one version either may be shown.
+        let filter = Filter { limit: Some(limit), ..Filter::default() };
+        let shown = pages(&workflows, &filter).await;
+        let unplaced = |all: &[Entry]| -> Vec<Entry> {
+            all.iter().map(|entry| Entry { place: String::new(), ..entry.clone() }).collect()
+        };
+        let mut wanted = all.clone();
+        wanted.sort_by(|a, b| a.at(Order::Updated).compare(&b.at(Order::Updated)));
+        assert_eq!(unplaced(&shown), unplaced(&wanted), "{limit}");
+    }
+    assert!(workflows.resize("payment").await.unwrap().may_remove_previous);
+    workflows.close();
+    for entry in all.iter_mut().filter(|entry| entry.kind == "payment") {
+        entry.place = shard_name("payment", shard_of(&entry.id, 5));
+    }
+    let workflows = open_with(&db, registry(5, None, false), quiet()).await;
+    check_pages(&workflows, &all, 7).await;
+    workflows.close();
+}
+
+/// What the shards have done: statements, and rows that they returned.
+fn work(db: &Db) -> (u64, u64) {
+    let all = db.database.shard_work();
+    (all.iter().map(|(_, work)| work.statements).sum(), all.iter().map(|(_, work)| work.rows).sum())
+}
+
+/// A page is a statement to each shard of the database, for little more than its entries, however many index shards there
+/// are.
+pub(crate) async fn a_page_asks_as_much_with_many_index_shards_as_with_few(db: Db) {
+    let options = EngineOptions { executes: false, ..crate::world::options() };
+    let workflows = open_with(&db, registry(64, None, false), options).await;
+    plant_many(&db, "payment", 2_000, 64).await;
+    // Nobody else asks the shards from now on.
+    workflows.close();
+    for status in [None, Some(Status::Completed)] {
+        let filter = Filter { status, limit: Some(50), ..of("payment") };
+        let (statements, rows) = work(&db);
+        assert_eq!(workflows.list(&filter).await.unwrap().entries.len(), 50);
+        let (statements, rows) = (work(&db).0 - statements, work(&db).1 - rows);
+        assert_eq!(statements, 2, "one for each shard");
+        assert!((51..=90).contains(&rows), "{rows} rows for a page of 50");
+    }
+    let (statements, _) = work(&db);
+    workflows.counts(Some("payment")).await.unwrap();
+    assert_eq!(work(&db).0 - statements, 2, "and so are counts");
+}
+
+/// PostgreSQL's statistics, as its server gathers them by itself now and then.
+async fn analyze(db: &Db) {
+    for name in db.database.shard_names() {
+        let shard = db.database.shard(&name).await.unwrap();
+        if shard.engine() == Engine::Postgres {
+            let claim = Claim::new(db.database.current_routing().version(), Vec::new());
+            let statement = Statement::new("ANALYZE isles.run_index", Vec::new());
+            shard.execute(Request::write(claim, vec![statement])).await.unwrap();
+        }
+    }
+}
+
+/// A statement with its parameters written into it.
+fn with_values(sql: &str, params: &[Value]) -> String {
+    fn literal(value: &Value) -> String {
+        match value {
+            Value::Text(text) => format!("'{text}'"),
+            Value::Int(number) => number.to_string(),
+            Value::Array(members) => format!("ARRAY[{}]", members.iter().map(literal).collect::<Vec<_>>().join(", ")),
+            other => panic!("{other:?}"),
+        }
+    }
+    let all = params.iter().enumerate().rev();
+    all.fold(sql.to_owned(), |sql, (at, value)| sql.replace(&format!("${}", at + 1), &literal(value)))
+}
+
+/// The shards read a page from an index, in its order: nothing is sorted, and nothing of another type or time is looked at.
+pub(crate) async fn a_page_is_read_from_an_index(db: Db) {
+    let workflows = open(&db, registry(16, None, false)).await;
+    plant_many(&db, "payment", 2_000, 16).await;
+    plant_many(&db, "notification", 2_000, 1).await;
+    analyze(&db).await;
+    for (status, order, index) in [
+        (None, Order::Updated, "run_index_by_updated"),
+        (None, Order::Created, "run_index_by_created"),
+        (Some(Status::Completed), Order::Updated, "run_index_by_status"),
+    ] {
+        let filter = Filter { status, order, ..of("payment") };
+        let (sql, params) = workflows.statement_of_list(&filter).unwrap();
+        // A shard numbers parameters as it likes.
+        let plan = plan_on_a_shard(&db, &with_values(sql, &params), Vec::new()).await;
+        assert!(plan.contains(index), "{plan}");
+        for slow in ["Seq Scan", "Sort", "TEMP B-TREE", "SCAN isles"] {
+            assert!(!plan.contains(slow), "{plan}");
+        }
+    }
+    workflows.close();
+}
+
+/// The indexes of the index of runs, and of what.
+async fn indexes(db: &Db) -> Vec<String> {
+    let sql = "SELECT indexname FROM pg_indexes WHERE schemaname = 'isles' AND tablename = 'run_index' ORDER BY 1";
+    db.client().run(sql).await
+}
+
+/// A database that was made with other indexes gets those of today and loses the others, and nothing else changes.
+pub(crate) async fn a_database_of_before_gets_the_indexes_of_today(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let expected = populate(&workflows, "payment", 12).await;
+    workflows.close();
+    let today = indexes(&db).await;
+    let ours = ["run_index_by_created", "run_index_by_status", "run_index_by_updated", "run_index_pkey"];
+    assert_eq!(today, ours);
+    for (before, name, columns) in [
+        ("run_index_by_updated", "run_index_updated", "index_shard, updated_at, id"),
+        ("run_index_by_created", "run_index_created", "index_shard, created_at, id"),
+        ("run_index_by_status", "run_index_status", "index_shard, status, updated_at, id"),
+    ] {
+        system(&db, &format!("DROP INDEX isles.{before}"), Vec::new()).await;
+        system(&db, &format!("CREATE INDEX {name} ON isles.run_index ({columns})"), Vec::new()).await;
+    }
+    assert_eq!(indexes(&db).await.len(), 4);
+    let workflows = open(&db, registry(4, None, false)).await;
+    assert_eq!(indexes(&db).await, today);
+    assert_eq!(listed(&workflows, &of("payment")).await, expected);
+    workflows.close();
 }

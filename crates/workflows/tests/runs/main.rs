@@ -13,6 +13,7 @@
 //! previous count: writes to the new   a15_a17 (a run goes on at its new place)
 //! previous count: reads of the union  a15_a17; a03; kernel places: reads_fan_out_to_the_union_of_both_counts
 //! previous count can be removed       a15_a17, a03: when every entry is at home, and not before
+//! a list takes the same with many     a_page_asks_as_much…, a_page_is_read_from_an_index, pages_are_exact…
 //! ```
 //!
 //! A system that was built from it has holes, A1 to A38; each is a test here or where it says:
@@ -135,4 +136,14 @@ on_both_engines! {
     index::runs_do_not_wait_for_the_index,
     index::a22_counts_say_what_there_is,
     index::a19_an_index_shard_that_cannot_be_asked_is_named,
+    index::pages_are_exact_with_many_index_shards,
+    index::a_page_asks_as_much_with_many_index_shards_as_with_few,
+    index::a_page_is_read_from_an_index,
+    index::a_database_of_before_gets_the_indexes_of_today,
+}
+
+/// With more shards than index shards have neighbours on most of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_exact_over_four_shards() {
+    index::pages_are_exact_with_many_index_shards(harness::Db::sqlite(4).await).await;
 }

@@ -81,7 +81,7 @@ pub(crate) async fn many_timers_fire_once_and_none_early(db: Db) {
 }
 
 /// How a shard carries a statement of a plan out, in its own words.
-async fn plan_on_a_shard(db: &Db, sql: &str, params: Vec<Value>) -> String {
+pub(crate) async fn plan_on_a_shard(db: &Db, sql: &str, params: Vec<Value>) -> String {
     let mut session = db.database.system_session().unwrap();
     let explained = session.run_text(&format!("EXPLAIN {sql}"), params.clone()).await.unwrap();
     let lines = explained.rows.iter().filter_map(|row| match row.first() {

@@ -167,7 +167,8 @@ mod tests {
     /// Half way from one count to another entries may lie by either, so the larger part is reckoned with.
     #[test]
     fn the_part_of_some_index_shards_is_that_of_the_count_that_gives_them_more() {
-        let part = |shards, previous, legacy, some: &[u32]| Spread::new(shards, previous, legacy).unwrap().part_in(some);
+        let part =
+            |shards, previous, legacy, some: &[u32]| Spread::new(shards, previous, legacy).unwrap().part_in(some);
         assert_eq!(part(4, None, false, &[0, 1, 2]), 0.75);
         assert_eq!(part(8, Some(4), false, &[0, 1, 2, 4]), 0.75);
         assert_eq!(part(8, Some(4), false, &[3, 5, 6, 7]), 0.5);

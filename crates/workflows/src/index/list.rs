@@ -201,9 +201,7 @@ fn read_entry(kind: &str, row: Vec<Value>) -> std::result::Result<Entry, Option<
         return Err(None);
     };
     match status.parse() {
-        Ok(status) => {
-            Ok(Entry { place, kind: kind.into(), id, status, created_at, updated_at, version, attributes })
-        }
+        Ok(status) => Ok(Entry { place, kind: kind.into(), id, status, created_at, updated_at, version, attributes }),
         Err(_) => Err(Some(place)),
     }
 }

@@ -59,6 +59,10 @@ impl Put {
         Put { binding: Some(binding.into()), ..self }
     }
 
+    pub fn called(self, alias: impl Into<String>) -> Put {
+        Put { alias: Some(alias.into()), ..self }
+    }
+
     pub fn lasting(self, ttl: Duration) -> Put {
         Put { ttl: Some(ttl), ..self }
     }

@@ -316,13 +316,13 @@ pub(crate) async fn a_code_without_a_place_for_its_token_stays(world: World) {
 pub(crate) async fn records_with_aliases_are_counted(world: World) {
     world.stores.create(StoreConfig { has_alias: true, max_records: Some(3), ..push() }).await.unwrap();
     let mut desk = world.desk();
-    let called = |alias: &str| Put { alias: Some(alias.into()), ..of_app() };
+    let called = |alias: &str| of_app().called(alias);
     assert!(desk.put(&acme(), "push", called("a")).await.unwrap().is_ok());
     for _ in 0..5 {
         assert_eq!(desk.put(&acme(), "push", called("a")).await.unwrap().outcome, Outcome::Conflict);
     }
     let outcomes = many(&world, |mut desk, number| async move {
-        let put = Put { alias: Some(format!("many {number}")), ..of_app() };
+        let put = of_app().called(format!("many {number}"));
         desk.put(&acme(), "push", put).await
     })
     .await;

@@ -433,7 +433,8 @@ mod tests {
                 let (tap, mut server) = pair();
                 server.write_all(&[&b"D"[..], &length.to_be_bytes(), b"abc"].concat()).await.expect("sent");
                 assert!(next(&tap).await.is_err());
-                assert!(tap.wire().is_lost() && tap.wire().inbox.capacity() <= 2 * READ_BYTES);
+                let wire = tap.wire();
+                assert!(wire.is_lost() && wire.inbox.capacity() <= 2 * READ_BYTES);
             });
         }
     }
@@ -449,7 +450,8 @@ mod tests {
             let mut seen = vec![0; 7];
             tap.read_exact(&mut seen).await.expect("read");
             assert_eq!(seen, b"S\0\0\0\x06a\0");
-            assert_eq!((tap.wire().exchanges, tap.wire().has_requests()), (0, false));
+            let wire = tap.wire();
+            assert_eq!((wire.exchanges, wire.has_requests()), (0, false));
         });
     }
 

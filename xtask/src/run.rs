@@ -44,9 +44,17 @@ impl Step {
     }
 }
 
-/// The cargo that runs us, so that a toolchain chosen with `cargo +name` is kept.
+/// The cargo that runs us, so that a toolchain chosen with `cargo +name` is kept. It is not told that we are a package
+/// being run: some dependencies are built again when that changes, so our steps and a developer's own would take turns.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let of_package = |name: &OsString| {
+        name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| of_package(name)) {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Runs `work` and returns what it gave and the time it took.

@@ -87,9 +87,7 @@ pub(crate) async fn logins_go_on_while_generations_change_and_buckets_move(world
                 admin.run(&sql).await;
             }
             // A move ends by itself.
-            while admin.run("SHOW MOVES").await.iter().any(|plan| !plan.contains("|completed|")) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            world.until_moved().await;
         }
     };
     let changing = async {

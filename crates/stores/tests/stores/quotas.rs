@@ -501,10 +501,7 @@ pub(crate) async fn a_count_goes_with_its_bucket(world: World) {
             desk.delete(&acme(), "push", &ids.remove(0)).await.unwrap();
         }
         ids.push(put(&mut desk).await.unwrap());
-        let is_under_way = |plan: &String| plan.split('|').nth(4) != Some("completed");
-        while Box::pin(admin.run("SHOW MOVES")).await.iter().any(is_under_way) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        world.until_moved().await;
     }
     let after = world.db.database.current_routing();
     assert!((0..256).all(|at| after.shard_of_bucket(&group, BucketId(at)) != before[at as usize].as_ref()));

@@ -97,6 +97,16 @@ impl World {
         World::open(|folder| Config { regions: located(), ..Config::postgres(folder, urls.into()) }).await
     }
 
+    /// Waits until every move has ended.
+    pub(crate) async fn until_moved(&self) {
+        const PHASE: usize = 4;
+        let mut admin = self.db.client();
+        let is_under_way = |plan: &String| plan.split('|').nth(PHASE) != Some("completed");
+        while Box::pin(admin.run("SHOW MOVES")).await.iter().any(is_under_way) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     async fn open(config: impl FnOnce(&std::path::Path) -> Config) -> World {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());

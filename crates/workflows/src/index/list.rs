@@ -168,12 +168,15 @@ impl Neighbours {
         (!names.is_empty()).then(|| Neighbours { names, ..self.clone() })
     }
 
-    /// How many entries they are asked for, of so many that a page may need. Ids are hashed over index shards, so hardly
-    /// ever do they have more than three deviations above their part; then the page takes another round.
+    /// How many entries they are asked for, of so many that a page may need. Ids are hashed over index shards, so how many
+    /// of them are theirs is near their part, by so many deviations that about one page in thirty takes another round: what
+    /// is asked for too much is read for every page.
     fn share(&self, want: usize) -> usize {
         let mean = want as f64 * self.part;
         let deviation = (mean * (1.0 - self.part)).max(0.0).sqrt();
-        want.min((mean + 3.0 * deviation).ceil() as usize + 1)
+        // The more neighbours there are, the more of them can be above.
+        let deviations = (2.0 * (4.0 / self.part).ln()).max(0.0).sqrt();
+        want.min((mean + deviations * deviation).ceil() as usize)
     }
 
     /// What they gave; or those of them that have an entry which cannot be read.
@@ -403,5 +406,24 @@ impl Engine {
             }
         }
         outdated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(part: f64) -> Neighbours {
+        Neighbours { kind: "p".into(), names: vec!["__index:p:0".into()], part, is_settled: true }
+    }
+
+    /// Whoever has all is asked for all and no more; whoever has a part for somewhat more than that, and at least for one.
+    #[test]
+    fn neighbours_are_asked_for_their_share() {
+        assert_eq!(some(1.0).share(51), 51);
+        assert_eq!(some(0.5).share(51), 33);
+        assert_eq!(some(0.25).share(51), 21);
+        assert_eq!(some(0.5).share(2), 2);
+        assert_eq!(some(0.001).share(2), 1);
     }
 }

@@ -526,6 +526,51 @@ async fn making_a_unit_read_only_does_not_wait_for_its_readers() {
     assert!(matches!(shard.begin(Begin::new(claim(1, 3), Access::Read)).await, Err(ShardError::Moved { .. })));
 }
 
+/// I-7: whoever knows the fences of before is not let in by them, whoever has changed them, and however.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_who_knows_the_fences_of_before_is_refused() {
+    let (reader, url) = new_shard().await;
+    let other = open_at(&url, PostgresOptions::default()).await;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    let read = async |version| {
+        let alone = Request::read(claim(version, 3), select("SELECT 1", &[DataType::Int4]).composed());
+        reader.execute(alone).await.map(|outcomes| outcomes[0].rows.len())
+    };
+    let refused = |answer| assert!(matches!(answer, Err(ShardError::Moved { .. })), "{answer:?}");
+    for version in [1, 3, 5] {
+        for fence in [buckets(version, FenceMode::Open), buckets(version, FenceMode::ReadOnly)] {
+            other.set_fences(vec![fence], Duration::from_secs(5)).await.expect("the fence is set");
+            assert_eq!((read(version).await, read(version).await), (Ok(1), Ok(1)));
+        }
+        let close = buckets(version + 1, FenceMode::Closed);
+        other.set_fences(vec![close], Duration::from_secs(5)).await.expect("nobody is inside");
+        refused(read(version).await);
+    }
+    other.set_fences(vec![buckets(7, FenceMode::Open)], Duration::from_secs(5)).await.expect("the fence is set");
+    for by_hand in
+        ["UPDATE _isles.fence SET mode = 'closed'", "TRUNCATE _isles.fence", "DELETE FROM _isles.fence_token"]
+    {
+        let token = "SELECT token FROM _isles.fence_token";
+        let before: i64 = client.query_one(token, &[]).await.expect("a token").get(0);
+        other.set_fences(vec![buckets(7, FenceMode::Open)], Duration::from_secs(5)).await.expect("the fence is set");
+        assert_eq!((read(7).await, read(7).await), (Ok(1), Ok(1)));
+        client.batch_execute(by_hand).await.expect("it runs");
+        match by_hand {
+            // Without a token nobody can tell.
+            "DELETE FROM _isles.fence_token" => {
+                let answer = read(7).await;
+                assert!(matches!(answer, Err(ShardError::Corrupt(_))), "{answer:?}");
+            }
+            _ => {
+                refused(read(7).await);
+                let after: i64 = client.query_one(token, &[]).await.expect("a token").get(0);
+                assert_ne!(before, after, "{by_hand}");
+            }
+        }
+    }
+}
+
 /// A read that looks at the fences itself fails in a way that a client's own text can imitate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_text_that_pretends_to_be_refused_gets_its_own_error() {

@@ -372,6 +372,7 @@ async fn clients_reach_our_own_tables_no_further_than_the_fences() {
         "DELETE FROM _isles.log",
         "SELECT nextval('_isles.log_seq')",
         "UPDATE _isles.fence SET version = 9",
+        "UPDATE _isles.fence_token SET token = 9",
         "SELECT * FROM _isles.row_version",
         "SELECT * FROM _isles.schema",
         "INSERT INTO _isles.consumer VALUES ('x', 0)",
@@ -599,6 +600,9 @@ const BEFORE: &str = "
     REVOKE ALL ON SCHEMA _isles FROM isles_tenant;
     ALTER FUNCTION _isles.capture() SECURITY INVOKER;
     DROP FUNCTION _isles.verify();
+    DROP TRIGGER renew_token ON _isles.fence;
+    DROP FUNCTION _isles.renew_token();
+    DROP TABLE _isles.fence_token;
     ALTER TABLE _isles.meta DROP COLUMN bound;
     ALTER TABLE _isles.stream DROP COLUMN driver;
     UPDATE _isles.meta SET format = 2";

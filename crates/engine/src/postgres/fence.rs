@@ -18,6 +18,9 @@
 //! and never wrongly. Slots bound how many locks a change of a whole group takes. Readers have numbers of their own,
 //! so that making a unit read-only does not wait for them, nor they for it (I-14).
 //!
+//! A statement that only reads and is alone takes no locks: it looks at the fences in its own snapshot. As they hardly
+//! ever change, it looks no further than at their token, which a trigger renews with every change ([`Stamped`]).
+//!
 //! Invariants (docs/invariants.md):
 //!   * I-7   the refusal is the shard's, in the request's own transaction
 //!   * the meaning of a fence is that of [`FenceTable`]; `_isles.look` says the same in SQL
@@ -49,9 +52,12 @@ pub(super) const ENTER: &str = "SELECT _isles.enter($1, $2, $3, $4, $5, $6)";
 /// What a reading statement that looks at the fences itself says when they refuse it.
 const REFUSED: &str = "isles: refused by a fence";
 /// In a statement that only reads and is alone: it looks at the fences with the snapshot that it reads with. The
-/// condition depends on nothing in the statement, so it is tried once, and before the first row. Most claims are to one
-/// bucket or one tenant, and need no function, whose mere presence would cost half as much as the look at the table. A
-/// fence that refuses is then an error of the cast, and why it refuses is asked afterwards.
+/// condition depends on nothing in the statement, so it is tried once, and before the first row. A fence that refuses is
+/// an error of the cast, and why it refuses is asked afterwards.
+const UNCHANGED: &str =
+    "coalesce((SELECT CASE WHEN token = $k THEN 'true' ELSE $no END FROM _isles.fence_token), $no)::boolean";
+/// The same for whoever does not know the token, or knows of a fence that refuses him. Most claims are to one bucket or
+/// one tenant, and need no function, whose mere presence would cost half as much as the look at the table.
 const ONE_BUCKET: &str = "coalesce((SELECT $ok FROM _isles.fence \
      WHERE kind = 'bucket' AND name = $g AND first <= $b AND last >= $b), $no)::boolean";
 const ONE_TENANT: &str = "coalesce((SELECT $ok FROM _isles.fence WHERE kind = 'tenant' AND name = $t), \
@@ -60,12 +66,43 @@ const ONE_TENANT: &str = "coalesce((SELECT $ok FROM _isles.fence WHERE kind = 't
 const PASSES: &str = "CASE WHEN version <= $v AND mode <> 'closed' THEN 'true' ELSE $no END";
 const MANY_UNITS: &str = "(SELECT _isles.look_within($v, false, $t, $g, $b) IS NOT NULL)";
 
-/// What is claimed, as far as the text of [`Entry::condition`] depends on it.
+/// All fences, and the token that they have. Whoever finds it in his snapshot has these fences there: they are changed
+/// together, and no token comes a second time, not even after a restore.
+#[derive(Debug)]
+pub(super) struct Stamped {
+    pub(super) token: i64,
+    pub(super) table: FenceTable,
+}
+
+/// What a reading statement looks at, as far as its text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
+    Token,
     Bucket,
     Tenant,
     Many,
+}
+
+impl Shape {
+    /// A reading statement with so many parameters that looks at the fences, too; what it takes for that comes after its own
+    /// parameters.
+    ///
+    /// There are no locks: should a unit move away meanwhile, the statement shows it as it was at its snapshot.
+    pub(super) fn around(self, sql: &str, count: usize) -> String {
+        format!("SELECT q.* FROM ({sql}) AS q WHERE {}", self.condition(count))
+    }
+
+    fn condition(self, count: usize) -> String {
+        let (text, kinds): (_, &[(&str, &str)]) = match self {
+            Shape::Token => (UNCHANGED, &[("$k", "bigint")]),
+            Shape::Bucket => (ONE_BUCKET, &[("$v", "bigint"), ("$g", "text"), ("$b", "bigint")]),
+            Shape::Tenant => (ONE_TENANT, &[("$v", "bigint"), ("$t", "text"), ("$g", "text"), ("$b", "bigint")]),
+            Shape::Many => (MANY_UNITS, &[("$v", "bigint"), ("$t", "text[]"), ("$g", "text[]"), ("$b", "bigint[]")]),
+        };
+        let text = text.replace("$ok", PASSES).replace("$no", &format!("'{REFUSED}'"));
+        let names = kinds.iter().zip(count + 1..);
+        names.fold(text, |text, ((name, kind), at)| text.replace(name, &format!("${at}::{kind}")))
+    }
 }
 
 const LOOK: &str = "SELECT _isles.look($1, $2, $3, $4, $5)";
@@ -149,25 +186,10 @@ impl Entry {
         }
     }
 
-    /// What makes a reading statement with so many parameters look at the fences, too; it takes [`Entry::params`] after
-    /// its own.
-    ///
-    /// There are no locks: should a unit move away meanwhile, the statement shows it as it was at its snapshot.
-    pub(super) fn condition(&self, count: usize) -> String {
-        let (text, kinds): (_, &[(&str, &str)]) = match self.shape() {
-            Shape::Bucket => (ONE_BUCKET, &[("$v", "bigint"), ("$g", "text"), ("$b", "bigint")]),
-            Shape::Tenant => (ONE_TENANT, &[("$v", "bigint"), ("$t", "text"), ("$g", "text"), ("$b", "bigint")]),
-            Shape::Many => (MANY_UNITS, &[("$v", "bigint"), ("$t", "text[]"), ("$g", "text[]"), ("$b", "bigint[]")]),
-        };
-        let text = text.replace("$ok", PASSES).replace("$no", &format!("'{REFUSED}'"));
-        let names = kinds.iter().zip(count + 1..);
-        names.fold(text, |text, ((name, kind), at)| text.replace(name, &format!("${at}::{kind}")))
-    }
-
-    /// The parameters of [`Entry::condition`].
+    /// The parameters of its [`Shape::condition`].
     pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         match self.shape() {
-            Shape::Bucket => vec![&self.version, &self.groups[0], &self.buckets[0]],
+            Shape::Token | Shape::Bucket => vec![&self.version, &self.groups[0], &self.buckets[0]],
             Shape::Tenant => vec![&self.version, &self.tenants[0], &self.groups[0], &self.buckets[0]],
             Shape::Many => vec![&self.version, &self.tenants, &self.groups, &self.buckets],
         }
@@ -410,6 +432,18 @@ pub(super) async fn load(conn: &Conn) -> Result<Vec<Fence>> {
     let fences: Result<Vec<Fence>> = rows.iter().map(fence_of).collect();
     // Through the table, which gives them the one order that both engines have.
     Ok(FenceTable::from_fences(fences?)?.fences())
+}
+
+/// The fences and their token, as of one moment.
+pub(super) async fn load_stamped(conn: &Conn) -> Result<Stamped> {
+    let text =
+        "SELECT kind, name, first, last, version, mode, token FROM _isles.fence_token LEFT JOIN _isles.fence ON true";
+    let rows = conn.rows(text, &[]).await?;
+    let token =
+        rows.first().map(|row| row.get(6)).ok_or_else(|| ShardError::Corrupt("the fences have no token".into()))?;
+    let fences = rows.iter().filter(|row| row.get::<_, Option<&str>>(0).is_some()).map(fence_of);
+    let fences: Result<Vec<Fence>> = fences.collect();
+    Ok(Stamped { token, table: FenceTable::from_fences(fences?)? })
 }
 
 fn fence_of(row: &tokio_postgres::Row) -> Result<Fence> {

@@ -26,12 +26,13 @@
 
 use super::exchange::Known;
 use super::fault;
-use super::fence::Shape;
+use super::fence::{self, Shape, Stamped};
 use super::session::{MAX_PREPARED, Session};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::Clients;
 use crate::text::TextHash;
+use arc_swap::ArcSwapOption;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, join, select};
 use std::collections::{BTreeSet, HashMap};
@@ -96,6 +97,8 @@ pub(super) struct Connections {
     schema: Arc<AtomicU64>,
     /// Texts that look at the fences, by the texts they were made of and what they claim.
     fenced: Mutex<FencedTexts>,
+    /// The fences as last seen.
+    fences: ArcSwapOption<Stamped>,
 }
 
 /// Reads a URL into what tokio-postgres needs. The URL may hold a password, so nothing of it goes into the error.
@@ -134,6 +137,7 @@ impl Connections {
             growing: Arc::default(),
             schema: Arc::default(),
             fenced: Mutex::default(),
+            fences: ArcSwapOption::empty(),
         }
     }
 
@@ -244,8 +248,20 @@ impl Connections {
         });
     }
 
-    /// A text that looks at the fences, made of another one or kept from before.
-    pub(super) fn fenced(&self, sql: &Arc<str>, shape: Shape, make: impl FnOnce() -> String) -> Arc<str> {
+    /// The fences as last seen, but not those that have a token which is known to be of the past.
+    pub(super) async fn fences(&self, conn: &Conn, past: Option<i64>) -> Result<Arc<Stamped>> {
+        match self.fences.load_full() {
+            Some(known) if Some(known.token) != past => Ok(known),
+            _ => {
+                let now = Arc::new(fence::load_stamped(conn).await?);
+                self.fences.store(Some(now.clone()));
+                Ok(now)
+            }
+        }
+    }
+
+    /// A text with so many parameters that looks at the fences, made of another one or kept from before.
+    pub(super) fn fenced(&self, sql: &Arc<str>, shape: Shape, params: usize) -> Arc<str> {
         let mut fenced = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (sql.clone(), shape);
         if let Some(known) = fenced.get(&key) {
@@ -254,7 +270,7 @@ impl Connections {
         if fenced.len() >= MAX_PREPARED {
             fenced.clear();
         }
-        let text: Arc<str> = make().into();
+        let text: Arc<str> = shape.around(sql, params).into();
         fenced.insert(key, text.clone());
         text
     }

@@ -4,6 +4,7 @@
 //!     shard is: null if tenants share it, empty if nobody has it yet
 //!   * `schema`       every schema version that a log record may need, and where in the log it began
 //!   * `fence`        which units are served; runs of buckets, pinned tenants, shared tables; and whole groups
+//!   * `fence_token`  a number that the fences have as long as none of them changes, and never again
 //!   * `log`          the change log; `consumer`, its readers
 //!   * `stream`       where streams of applied rows stand, and who drives them; `row_version`, how new each applied row is
 //!
@@ -22,7 +23,7 @@ use super::tenancy;
 use crate::error::{Result, ShardError};
 
 /// Raised when the layout of `_isles` changes; a newer one is refused.
-const FORMAT: i32 = 6;
+const FORMAT: i32 = 7;
 /// The oldest server with `xid8` and the snapshot functions that the log's readers need.
 const OLDEST_SERVER: i32 = 130_000;
 /// Two processes that open one database at once take turns; slots of fences are not negative.
@@ -169,6 +170,20 @@ CREATE TABLE IF NOT EXISTS _isles.fence (
     mode text COLLATE "C" NOT NULL,
     PRIMARY KEY (kind, name, first)
 );
+CREATE TABLE IF NOT EXISTS _isles.fence_token (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    token bigint NOT NULL DEFAULT hashtextextended(gen_random_uuid()::text, 0)
+);
+INSERT INTO _isles.fence_token DEFAULT VALUES ON CONFLICT (one) DO NOTHING;
+CREATE OR REPLACE FUNCTION _isles.renew_token() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE _isles.fence_token SET token = DEFAULT;
+    RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS renew_token ON _isles.fence;
+CREATE TRIGGER renew_token AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON _isles.fence
+    FOR EACH STATEMENT EXECUTE FUNCTION _isles.renew_token();
 CREATE SEQUENCE IF NOT EXISTS _isles.log_seq CACHE 1;
 CREATE TABLE IF NOT EXISTS _isles.log (
     seq bigint PRIMARY KEY DEFAULT nextval('_isles.log_seq'),
@@ -339,7 +354,7 @@ REVOKE ALL ON SCHEMA _isles FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA _isles FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA _isles FROM PUBLIC;
 GRANT USAGE ON SCHEMA _isles TO {ROLE};
-GRANT SELECT ON _isles.fence TO {ROLE};
+GRANT SELECT ON _isles.fence, _isles.fence_token TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.look_within(bigint, boolean, text[], text[], bigint[]) TO {ROLE};
 GRANT EXECUTE ON FUNCTION _isles.enter(bigint, boolean, text[], text[], bigint[], integer[]) TO {ROLE};

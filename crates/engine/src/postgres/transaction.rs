@@ -23,7 +23,7 @@ use super::ddl::quote;
 use super::entries;
 use super::exchange::{self, Answer, Exchange, Known};
 use super::fault;
-use super::fence::{self, ENTER, Entry};
+use super::fence::{self, ENTER, Entry, Shape};
 use super::pledge::{self, PgPledge};
 use super::pool::{Conn, Connections, Ended};
 use super::scan::{self, Kind};
@@ -49,6 +49,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio_postgres::types::ToSql;
 
 /// The server ends a statement by itself at the time limit; we wait a little longer for its answer.
 const GRACE: Duration = Duration::from_millis(500);
@@ -159,10 +160,15 @@ pub(super) struct Watch {
 /// A request, and what is sent before its statements.
 struct Asked<'a> {
     request: &'a Request,
-    entry: Entry,
     watch: &'a Watch,
     /// Whom it acts for.
     acting: Acting,
+}
+
+impl Asked<'_> {
+    fn entry(&self) -> Entry {
+        Entry::new(self.request.claim.clone(), self.request.access)
+    }
 }
 
 /// Runs a whole request.
@@ -178,15 +184,14 @@ pub(super) async fn execute(
     }
     request.statements.iter().try_for_each(check_statement)?;
     binding.check(&ActsFor::Nobody, &request.claim.units)?;
-    let entry = Entry::new(request.claim.clone(), request.access);
-    let asked = Asked { request, entry, watch, acting: binding::acting(binding, &request.acts_for) };
+    let asked = Asked { request, watch, acting: binding::acting(binding, &request.acts_for) };
     let began = env.elapsed();
     for last_try in [false, true] {
         let committing = AtomicBool::new(false);
         let left = request.limits.time.saturating_sub(env.elapsed() - began);
         let work = async {
             match request.statements.as_slice() {
-                [one] if request.access == Access::Read && one.composed && !asked.entry.is_empty() => {
+                [one] if request.access == Access::Read && one.composed && !request.claim.units.is_empty() => {
                     read_alone(connections, &asked, one).await.map(|outcome| vec![outcome])
                 }
                 _ => attempt(connections, &asked, left, &committing).await,
@@ -206,21 +211,17 @@ pub(super) async fn execute(
     Err(ShardError::Conflict("the schema keeps changing".into()))
 }
 
+/// How often a read goes by the token of the fences, before it looks at the fences themselves.
+const BY_TOKEN: usize = 2;
+
 /// A statement that only reads and looks at the fences itself: no transaction around it, nothing to clean up after it.
 async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
-    let entry = &asked.entry;
     let conn = connections.lend().await?;
-    let sql = connections.fenced(&statement.sql, entry.shape(), || {
-        format!("SELECT q.* FROM ({}) AS q WHERE {}", statement.sql, entry.condition(statement.params.len()))
-    });
-    let mut answer = read_fenced(&conn, &sql, asked, statement).await;
-    if matches!(&answer, Err(error) if fence::says_refused(error)) {
-        // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
-        answer = match entry.look(&conn).await {
-            Ok(_) => read_fenced(&conn, &sql, asked, statement).await,
-            Err(refusal) => Err(refusal),
-        };
-    }
+    let answer = match read_by_token(connections, &conn, asked, statement).await {
+        Ok(Some(outcome)) => Ok(outcome),
+        Ok(None) => read_by_fences(connections, &conn, asked, statement).await,
+        Err(error) => Err(error),
+    };
     let answer = answer.and_then(|outcome| asked.request.claim.check_still().map(|()| outcome));
     match &answer {
         Err(ShardError::Unavailable(_)) => {}
@@ -233,10 +234,60 @@ async fn read_alone(connections: &Connections, asked: &Asked<'_>, statement: &St
     answer
 }
 
-async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Statement) -> Result<Outcome> {
-    let Asked { request, entry, acting, .. } = asked;
+/// Reads if the fences are those that we know, and let it in. None if they do not, or keep changing.
+async fn read_by_token(
+    connections: &Connections,
+    conn: &Conn,
+    asked: &Asked<'_>,
+    statement: &Statement,
+) -> Result<Option<Outcome>> {
+    let sql = connections.fenced(&statement.sql, Shape::Token, statement.params.len());
+    let mut past = None;
+    for _ in 0..BY_TOKEN {
+        let known = connections.fences(conn, past).await?;
+        past = Some(known.token);
+        if known.table.check(&asked.request.claim, Access::Read).is_err() {
+            continue;
+        }
+        match read_fenced(conn, &sql, asked, statement, &[&known.token], fault::before_commit).await {
+            Err(error) if fence::says_refused(&error) => {}
+            answer => return answer.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+async fn read_by_fences(
+    connections: &Connections,
+    conn: &Conn,
+    asked: &Asked<'_>,
+    statement: &Statement,
+) -> Result<Outcome> {
+    let entry = asked.entry();
+    let sql = connections.fenced(&statement.sql, entry.shape(), statement.params.len());
+    let params = entry.params();
+    let read = || read_fenced(conn, &sql, asked, statement, &params, |fault| entry.refusal(fault));
+    match read().await {
+        // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
+        Err(error) if fence::says_refused(&error) => {
+            entry.look(conn).await?;
+            read().await
+        }
+        answer => answer,
+    }
+}
+
+/// Runs a statement that takes `fence` behind its own parameters.
+async fn read_fenced(
+    conn: &Conn,
+    sql: &str,
+    asked: &Asked<'_>,
+    statement: &Statement,
+    fence: &[&(dyn ToSql + Sync)],
+    explain: impl Fn(fault::Fault) -> ShardError,
+) -> Result<Outcome> {
+    let Asked { request, acting, .. } = asked;
     let known = conn.knows(sql).await?;
-    let fence = entry.params();
     let own = known.params.len().saturating_sub(fence.len());
     if own != statement.params.len() || known.columns.len() != statement.columns.len() {
         conn.forget(sql);
@@ -245,7 +296,7 @@ async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Stat
     let mut exchange = Exchange::default();
     acting.ask(conn, &mut exchange).await?;
     let own = exchange.parts();
-    exchange.run(&known, &statement.params, &fence)?;
+    exchange.run(&known, &statement.params, fence)?;
     let (budget, mut rows) = (Budget::new(&request.limits), Vec::new());
     let take = |part: usize, answer: Answer| match answer {
         Answer::Row(row) if part == own => {
@@ -255,7 +306,7 @@ async fn read_fenced(conn: &Conn, sql: &str, asked: &Asked<'_>, statement: &Stat
         }
         _ => Ok(()),
     };
-    conn.exchange(exchange, |_, fault| entry.refusal(fault), take).await?;
+    conn.exchange(exchange, |_, fault| explain(fault), take).await?;
     Ok(Outcome { rows, affected: 0 })
 }
 
@@ -349,7 +400,7 @@ fn has_columns(known: &Known, statement: &Statement) -> bool {
 
 /// Sends everything up to the COMMIT of a write, or all of a read, and collects the answers.
 async fn run_all(conn: &Conn, asked: &Asked<'_>, left: Duration, known: &[Arc<Known>]) -> Result<Vec<Outcome>> {
-    let Asked { request, entry, acting, .. } = asked;
+    let (Asked { request, acting, .. }, entry) = (asked, asked.entry());
     let begin = begin_text(Isolation::ReadCommitted, request.access);
     let [begin, limit, enter, ..] = conn.know([begin, LIMIT_TIME, ENTER, SYNCHRONOUS, COMMIT]).await?;
     let mut exchange = Exchange::default();

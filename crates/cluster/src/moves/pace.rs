@@ -26,9 +26,9 @@ const SHARED: Duration = Duration::from_millis(20);
 /// How long a batch should take while nobody else works.
 const LONG: Duration = Duration::from_millis(100);
 /// While others work, the copy rests so many times as long as it works.
-const REST: u32 = 3;
+const REST: u32 = 8;
 /// A rest is no longer than this, whatever a batch took.
-const MAX_REST: Duration = Duration::from_millis(100);
+const MAX_REST: Duration = Duration::from_millis(200);
 
 /// Decides the size of the next batch from how the last one went.
 #[derive(Debug, Clone)]

@@ -33,7 +33,7 @@
 //!   * `entries`      entries of global indexes
 //!   * `tenancy`      the second fence around tenants
 //!   * `units`        what has changed since, by unit
-//!   * `turns`        long reads of a tenant, and those of others
+//!   * `turns`        long reads of a tenant, and those of others; `lengthy`, which reads those are
 //!   * `usage`        what tenants store, and how a tenant's rows go
 //!   * [`stage`]      a database in memory, for the rows of several shards
 //!   * [`backup`]     a copy of a live shard
@@ -56,6 +56,7 @@ mod explain;
 pub mod fleet;
 mod format;
 mod functions;
+mod lengthy;
 mod log;
 mod pledge;
 mod queue;
@@ -241,6 +242,7 @@ struct Shared {
     state_number: AtomicU64,
     changes: units::Changes,
     turns: Arc<turns::Turns>,
+    lengthy: lengthy::Lengthy,
     /// Why the shard has stopped, once it has.
     stopped: OnceLock<ShardError>,
     commits: AtomicU64,
@@ -318,6 +320,7 @@ impl SqliteShard {
             state_number: AtomicU64::new(first_state),
             changes: units::Changes::new(first_state),
             turns: turns::Turns::new(),
+            lengthy: lengthy::Lengthy::new(),
             stopped: OnceLock::new(),
             commits: AtomicU64::new(0),
             transactions: AtomicU64::new(0),

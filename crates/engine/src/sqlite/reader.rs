@@ -1,8 +1,8 @@
 //! The pool of readers.
 //!
 //! Most reads are a few microseconds long, far less than handing them to another thread costs. So a read begins on
-//! the caller's thread, with a budget; if it is used up, the read starts over on the pool. Nothing was answered, and
-//! a read changes nothing, so nobody can tell.
+//! the caller's thread, with a budget; if it is used up, the read starts over on the pool, and so do the next ones of its
+//! kind. Nothing was answered, and a read changes nothing, so nobody can tell.
 //!
 //! Taking a snapshot costs system calls; so a reader keeps its own until the shard has changed. The shard's state number
 //! rises before a commit is answered: a reader whose snapshot was begun at the present number shows all that anyone has
@@ -12,6 +12,7 @@
 //! owner at the moment of the snapshot; checked before, the unit could move away in between and its rows be removed.
 //! Whether there may be strangers is asked before it as well, or they could be there at the snapshot and gone at the check.
 
+use super::lengthy::Mark;
 use super::raw::{Db, Role};
 use super::turns::{Asked, Turn};
 use super::{Shared, SqliteOptions};
@@ -209,6 +210,10 @@ fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> O
     if request.statements.len() > INLINE_STATEMENTS {
         return None;
     }
+    let mark = Mark::of(&request.acts_for, request.statements.first()?);
+    if shared.lengthy.skips(mark) {
+        return None;
+    }
     // Read before the snapshot is begun: the snapshot is of this state or a later one.
     let number = shared.state_number.load(Ordering::SeqCst);
     // No permit: it uses what is idle, and does not wait.
@@ -225,6 +230,7 @@ fn read_inline(shared: &Arc<Shared>, request: &Request, deadline: Duration) -> O
         shared.readers.push(db);
     }
     if too_long {
+        shared.lengthy.note(mark);
         return None;
     }
     let checked = outcomes.and_then(|outcomes| check_fences(shared, &request.claim).map(|()| outcomes));

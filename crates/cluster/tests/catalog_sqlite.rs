@@ -71,6 +71,20 @@ async fn watchers_do_not_keep_a_closed_catalog_open() {
     open(&path).await.unwrap();
 }
 
+/// The lock and the file are given back by closing, and not by the last one who forgets the catalog.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_catalog_can_be_opened_however_many_still_have_it() {
+    let (_folder, path) = existing().await;
+    let catalog = Arc::new(open(&path).await.unwrap());
+    let other = catalog.clone();
+    catalog.close().await;
+    assert_eq!(open(&path).await.unwrap().commit(put("a", "3")).await.unwrap(), Revision(3));
+    assert!(matches!(other.get(&key("a")).await, Err(CatalogError::Stopped(_))));
+    assert!(matches!(other.commit(put("a", "4")).await, Err(CatalogError::Stopped(_))));
+    other.close().await;
+    assert_eq!(open(&path).await.unwrap().get(&key("a")).await.unwrap().revision, Revision(3));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_another_program_has_open_is_refused() {
     let (_folder, path) = existing().await;

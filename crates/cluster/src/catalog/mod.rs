@@ -151,6 +151,10 @@ pub trait Catalog: Send + Sync {
 
     /// Who holds a lease; also if it is expired and not taken.
     async fn lease(&self, name: &Key) -> Result<Option<Lease>>;
+
+    /// Lets what is being done end, refuses everything else, and gives back what this process holds of the catalog:
+    /// when it returns, another can open it, unless the disk took too long.
+    async fn close(&self);
 }
 
 /// A watcher's place in the history. Dropping it ends it.

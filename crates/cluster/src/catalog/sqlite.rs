@@ -46,6 +46,9 @@ const BATCH_CALLS_MAX: usize = 128;
 /// crash takes milliseconds.
 const CHECKPOINT_COMMITS: usize = 500;
 
+/// What those are told who come after a close.
+const CLOSED: &str = "it is closed";
+
 /// How a catalog is kept.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -74,9 +77,9 @@ impl Default for Options {
 }
 
 /// The catalog in one SQLite file. Dropping it closes the file as soon as the running job has ended; [`close`] waits
-/// for that. Watchers then end, too.
+/// for that, however many still have it. Watchers then end, too.
 ///
-/// [`close`]: SqliteCatalog::close
+/// [`close`]: Catalog::close
 pub struct SqliteCatalog {
     shared: Arc<Shared>,
 }
@@ -103,20 +106,6 @@ impl SqliteCatalog {
             Err(_) => Err(OpenError::Unavailable { path, reason: "the environment has ended".into() }),
         }
     }
-
-    /// Closes the file, and returns when it can be opened again, or when the disk takes too long.
-    pub async fn close(self) {
-        let (env, within) = (self.shared.env.clone(), self.shared.options.answer_within);
-        let mut head = self.shared.head.subscribe();
-        // Closing copies the log into the file, which blocks.
-        env.blocking(Box::new(move || drop(self)));
-        let closed = async move { while head.changed().await.is_ok() {} };
-        tokio::select! {
-            biased;
-            () = closed => {}
-            () = env.sleep(within) => {}
-        }
-    }
 }
 
 /// What the callers, the job and the watchers share.
@@ -124,13 +113,16 @@ struct Shared {
     env: Arc<dyn Env>,
     options: Options,
     queue: Mutex<Queue>,
-    /// Touched by the running job only. `None` once it has failed.
-    store: Mutex<Option<Store>>,
+    /// Touched by the running job and by who closes. `None` once it has failed or is closed.
+    store: Mutex<Option<Opened>>,
     watchers: Arc<Semaphore>,
-    /// Held as long as the store is open, hence after it in this list.
-    _lock: Option<File>,
-    /// Its end says that all of the above is gone, hence it comes last.
     head: watch::Sender<Head>,
+}
+
+/// The store and the lock of the one who has it open, which is given back after it.
+struct Opened {
+    store: Store,
+    _lock: Option<File>,
 }
 
 #[derive(Default)]
@@ -166,9 +158,8 @@ impl Shared {
             options,
             queue: Mutex::default(),
             head: watch::Sender::new(Head { revision: store.revision(), has_stopped: false }),
-            store: Mutex::new(Some(store)),
+            store: Mutex::new(Some(Opened { store, _lock: lock })),
             watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
-            _lock: lock,
         })
     }
 
@@ -219,8 +210,8 @@ impl Shared {
 
     fn perform(&self, mut batch: Vec<Box<dyn Step>>) {
         let done = match lock(&self.store).as_mut() {
-            Some(store) => perform(store, &mut batch),
-            None => Err(Broken::BeforeCommit("it is closed".into())),
+            Some(opened) => perform(&mut opened.store, &mut batch),
+            None => Err(Broken::BeforeCommit(CLOSED.into())),
         };
         match done {
             Ok(revision) => {
@@ -237,23 +228,26 @@ impl Shared {
 
     /// After the answers: nobody need wait for it.
     fn checkpoint(&self) {
-        let done = lock(&self.store).as_mut().map_or(Ok(()), Store::checkpoint_if_due);
+        let done = lock(&self.store).as_mut().map_or(Ok(()), |opened| opened.store.checkpoint_if_due());
         if let Err(failure) = done {
             self.stop(&failure.to_string());
         }
     }
 
-    /// Takes nothing any more, and refuses what has not begun.
+    /// After a failure: takes nothing any more, and leaves the file for recovery to judge.
     fn stop(&self, reason: &str) {
-        let store = lock(&self.store).take();
+        self.end(reason, |opened| opened.store.abandon());
+    }
+
+    /// Takes nothing any more, refuses what has not begun, and lets go of the file.
+    fn end(&self, reason: &str, let_go: impl FnOnce(Opened)) {
+        let opened = lock(&self.store).take();
         let waiting = {
             let mut queue = lock(&self.queue);
             queue.stopped.get_or_insert_with(|| reason.to_owned());
             std::mem::take(&mut queue.calls)
         };
-        if let Some(store) = store {
-            store.abandon();
-        }
+        opened.map(let_go);
         self.head.send_modify(|head| head.has_stopped = true);
         let broken = Broken::BeforeCommit(reason.to_owned());
         waiting.into_iter().for_each(|call| call.fail(&broken));
@@ -431,6 +425,21 @@ impl Catalog for SqliteCatalog {
     async fn lease(&self, name: &Key) -> Result<Option<Lease>> {
         let name = name.clone();
         self.shared.call(Effect::Reads, move |store| store.lease(&name)).await
+    }
+
+    async fn close(&self) {
+        let (shared, env) = (self.shared.clone(), &self.shared.env);
+        let (done, closed) = oneshot::channel();
+        // Closing copies the log into the file, which blocks.
+        env.blocking(Box::new(move || {
+            shared.end(CLOSED, drop);
+            let _ = done.send(());
+        }));
+        tokio::select! {
+            biased;
+            _ = closed => {}
+            () = env.sleep(self.shared.options.answer_within) => {}
+        }
     }
 }
 

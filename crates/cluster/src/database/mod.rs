@@ -542,11 +542,14 @@ impl Database {
             self.env.sleep(CLOSE_POLL).await;
         }
         self.sequences.give_back(self.schema().sequences.values()).await;
-        self.shards.close().await.map_err(|error| error.for_people())
+        let closed = self.shards.close().await.map_err(|error| error.for_people());
+        // Others may still have the database, and ask; whoever opens the folder next need not wait for them.
+        self.catalog.close().await;
+        closed
     }
 }
 
-/// Opens the catalog, and waits a moment for whoever has just closed it: a read that had begun holds it until its end.
+/// Opens the catalog, and waits a moment for whoever has just let go of it: a read that had begun holds it until its end.
 async fn open_catalog(path: &Path, env: &Arc<dyn Env>, options: &catalog::Options) -> Result<SqliteCatalog, OpenError> {
     let deadline = env.elapsed() + CATALOG_WAIT;
     loop {

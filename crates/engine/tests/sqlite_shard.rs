@@ -495,6 +495,30 @@ async fn a_request_behind_an_idle_transaction_ends_in_time() {
     assert_eq!(count(&shard).await.expect("count"), 1);
 }
 
+/// I-46: lines take turns. The notes are numbered in the order in which they are written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_does_not_wait_behind_all_that_another_tenant_writes() {
+    let dir = tempfile::tempdir().expect("folder");
+    let shard = with_notes(&dir.path().join("shard.db")).await;
+    let note = |tenant: &str| {
+        let insert = "INSERT INTO notes (id, body) SELECT coalesce(max(id), 0) + 1, $1 FROM notes";
+        let acts_for = ActsFor::Tenant(Some(TenantId::new(tenant).expect("valid")));
+        let (shard, request) = (shard.clone(), write(insert, vec![Value::text(tenant)]).acting_for(acts_for));
+        async move { shard.execute(request).await }
+    };
+    let holding = shard.begin(Begin::new(Claim::default(), Access::Write)).await.expect("the writer");
+    let names = [["noisy"].repeat(20), vec!["quiet", "other"]].concat();
+    let mut all = futures::future::join_all(names.into_iter().map(note));
+    // They wait in this order.
+    assert!(futures::poll!(&mut all).is_pending());
+    holding.rollback().await.expect("given back");
+    all.await.into_iter().for_each(|written| drop(written.expect("written")));
+    let select = Statement::new("SELECT id FROM notes WHERE body <> 'noisy' ORDER BY id", vec![]);
+    let found = shard.execute(Request::read(Claim::default(), select.returning([DataType::Int8]))).await.expect("read");
+    assert_eq!(found[0].rows, [[Value::Int(2)], [Value::Int(3)]]);
+    assert_eq!(count(&shard).await.expect("counted"), 22);
+}
+
 /// A group member that SQLite punishes with a rollback of everything harms nobody else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_interrupted_does_not_take_its_group_along() {

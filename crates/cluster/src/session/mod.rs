@@ -767,6 +767,12 @@ impl Session {
         self.pid
     }
 
+    /// Whose work its statements are, as a number that others of the same tenant have as well; without a tenant, others of
+    /// the same role.
+    pub fn whose(&self) -> u64 {
+        self.settings.meaning().whose
+    }
+
     /// Ends the session: an open transaction is rolled back.
     pub async fn close(mut self) {
         self.roll_back().await;

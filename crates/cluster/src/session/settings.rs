@@ -20,6 +20,7 @@ use isles_kernel::placement::KNOWN_REGIONS;
 use isles_sql::bind::procedure::SYSTEM_NAMESPACE;
 use isles_sql::text;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -243,6 +244,8 @@ pub(crate) struct Meaning {
     /// The schemas of `search_path`, without quotes; those that do not exist, too.
     pub(crate) search_path: Vec<String>,
     pub(crate) tenant: Tenant,
+    /// Tells apart who shares a server: the hash of the tenant's name, or of the role's where there is none.
+    pub(crate) whose: u64,
     pub(crate) statement_timeout: Option<Duration>,
     pub(crate) lock_timeout: Option<Duration>,
     pub(crate) idle_timeout: Option<Duration>,
@@ -264,6 +267,10 @@ impl Meaning {
                 SCOPE_ALL => Tenant::Every,
                 _ => tenant(raw(TENANT), raw(NULL_TENANT) == "on"),
             },
+            whose: match raw(TENANT) {
+                "" => hash(("role", raw("session_authorization"))),
+                tenant => hash(("tenant", tenant)),
+            },
             statement_timeout: time("statement_timeout"),
             lock_timeout: time("lock_timeout"),
             idle_timeout: time("idle_in_transaction_session_timeout"),
@@ -275,6 +282,12 @@ impl Meaning {
     pub(crate) fn values(&self, now: i64) -> Result<text::Settings> {
         self.values.clone().map(|values| text::Settings { now, ..values })
     }
+}
+
+fn hash(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The names of a list, in which a comma or a capital stands only within quotes.

@@ -19,6 +19,7 @@
 //!   * `log`          the change log
 //!   * `writer`       group commit
 //!   * `schema`       changes of the schema, in place or by rebuilding a table
+//!   * `lines`        tenants that wait for the writer take turns
 //!   * `queue`        who writes next
 //!   * [`checkpoint`] the WAL is copied into the file
 //!   * `reader`       the pool of readers
@@ -57,6 +58,7 @@ pub mod fleet;
 mod format;
 mod functions;
 mod lengthy;
+mod lines;
 mod log;
 mod pledge;
 mod queue;

@@ -3,11 +3,14 @@
 //! The queue holds what waits and, when nobody uses it, the writer. Whoever pushes onto an idle queue starts a job
 //! on the pool, which runs groups until nothing waits. An interactive transaction takes the writer out and puts it
 //! back when it ends; a janitor looks after the queue meanwhile, so that no request waits past its time (I-66).
+//!
+//! Tenants take turns, in the queue and in a group (`lines`): who has a group full of requests does not put it in front of
+//! somebody else's one (I-46).
 
+use super::lines::{Lines, Party, Whose};
 use super::writer::{self, Company, GroupResult, Member, More, NoMore, Writer};
 use super::{Planted, Shared, checkpoint, log};
 use crate::error::{Result, ShardError};
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -22,7 +25,9 @@ const APPLY_TIMES: u32 = 8;
 const JANITOR_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Queue {
-    items: VecDeque<Item>,
+    items: Lines<Item>,
+    /// Who wants the shard to be closed when nothing waits any more.
+    close: Option<oneshot::Sender<()>>,
     /// The writer, while neither a job nor a transaction has it.
     writer: Option<Box<Writer>>,
     /// A job is running or on its way, or a transaction holds the writer.
@@ -33,9 +38,16 @@ pub(super) struct Queue {
     janitor: bool,
     pub(super) checkpoint: checkpoint::Progress,
     /// How many wrote lately: those answered last, and those who waited meanwhile.
-    active: usize,
+    active: Active,
     /// The writer waits for someone to come.
     awaited: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Active {
+    requests: usize,
+    /// Lines that they were in.
+    lines: usize,
 }
 
 type Closing = (Option<Box<Writer>>, oneshot::Sender<()>);
@@ -47,22 +59,39 @@ enum Item {
         deadline: Duration,
         reply: oneshot::Sender<Result<WriterGuard>>,
     },
-    Close(oneshot::Sender<()>),
 }
 
 impl Queue {
     pub(super) fn new(writer: Writer) -> Queue {
         Queue {
-            items: VecDeque::new(),
+            items: Lines::new(),
+            close: None,
             writer: Some(Box::new(writer)),
             busy: false,
             closed: false,
             closing: None,
             janitor: false,
             checkpoint: checkpoint::Progress::default(),
-            active: 0,
+            active: Active::default(),
             awaited: false,
         }
+    }
+
+    /// Nobody wants anything of the writer.
+    fn is_quiet(&self) -> bool {
+        self.items.is_empty() && self.close.is_none()
+    }
+
+    fn note_active(&mut self, answered: usize, lines: usize) {
+        self.active = Active { requests: answered + self.items.len(), lines: lines + self.items.lines() };
+    }
+
+    /// Lets the writer know that somebody has come, and says whether there is none at work.
+    fn wake(&mut self, shared: &Shared) -> bool {
+        if self.awaited {
+            shared.gathered.notify_one();
+        }
+        !std::mem::replace(&mut self.busy, true)
     }
 }
 
@@ -92,49 +121,51 @@ impl Drop for WriterGuard {
 }
 
 pub(super) fn push(shared: &Arc<Shared>, member: Box<dyn Member>) -> Result<()> {
-    push_item(shared, Item::Member(member))
+    push_item(shared, member.whose(), Item::Member(member))
 }
 
 /// Waits for the writer itself.
-pub(super) async fn hold(shared: &Arc<Shared>, deadline: Duration) -> Result<WriterGuard> {
+pub(super) async fn hold(shared: &Arc<Shared>, whose: Whose, deadline: Duration) -> Result<WriterGuard> {
     let (reply, answer) = oneshot::channel();
-    push_item(shared, Item::Hold { deadline, reply })?;
+    push_item(shared, whose, Item::Hold { deadline, reply })?;
     answer.await.map_err(|_| ShardError::Unavailable("the shard was closed".into()))?
 }
 
 /// Lets what waits be done, then closes the files.
 pub(super) async fn close(shared: &Arc<Shared>) -> Result<()> {
     let (reply, answer) = oneshot::channel();
-    if push_item(shared, Item::Close(reply)).is_ok() {
-        // An error means that the shard had stopped, and is closed all the same.
-        let _ = answer.await;
+    let start = {
+        let mut queue = shared.queue();
+        if std::mem::replace(&mut queue.closed, true) {
+            return Ok(());
+        }
+        queue.close = Some(reply);
+        queue.wake(shared)
+    };
+    if start {
+        schedule(shared);
     }
+    // An error means that the shard had stopped, and is closed all the same.
+    let _ = answer.await;
     Ok(())
 }
 
-fn push_item(shared: &Arc<Shared>, item: Item) -> Result<()> {
+fn push_item(shared: &Arc<Shared>, whose: Whose, item: Item) -> Result<()> {
     let start = {
         let mut queue = shared.queue();
         // Looked at under the lock: a shard that has stopped takes nothing more into its queue.
-        let is_close = matches!(item, Item::Close(_));
-        if !is_close {
-            shared.check_running()?;
-        }
+        shared.check_running()?;
         if queue.closed {
             return Err(ShardError::Unavailable("the shard is closed".into()));
         }
-        if !is_close && queue.items.len() >= shared.options.max_queue {
+        if !queue.items.has_place(whose, shared.options.max_queue) {
             return Err(ShardError::Limit {
                 what: "the number of waiting writes",
                 limit: shared.options.max_queue as u64,
             });
         }
-        queue.closed = is_close;
-        queue.items.push_back(item);
-        if queue.awaited {
-            shared.gathered.notify_one();
-        }
-        !std::mem::replace(&mut queue.busy, true)
+        queue.items.push(whose, item);
+        queue.wake(shared)
     };
     if start {
         schedule(shared);
@@ -149,7 +180,7 @@ fn schedule(shared: &Arc<Shared>) {
 
 /// What the writer does next.
 enum Next {
-    Group(Vec<Box<dyn Member>>),
+    Group(Box<dyn Member>),
     Alone(Box<dyn Member>),
     Apply(Box<dyn Member>),
     Hold { deadline: Duration, reply: oneshot::Sender<Result<WriterGuard>> },
@@ -160,32 +191,21 @@ enum Next {
 /// Takes what comes next; if nothing does, leaves the writer here and the queue idle, in one step.
 fn next(shared: &Shared, writer: &mut Option<Box<Writer>>) -> Next {
     let mut queue = shared.queue();
-    match queue.items.pop_front() {
-        None => {
-            queue.writer = writer.take();
-            queue.busy = false;
-            Next::Nothing
-        }
-        Some(Item::Hold { deadline, reply }) => Next::Hold { deadline, reply },
-        Some(Item::Close(reply)) => Next::Close(reply),
-        Some(Item::Member(member)) if member.company() == Company::Applier => Next::Apply(member),
-        Some(Item::Member(member)) if member.company() == Company::Alone => Next::Alone(member),
-        Some(Item::Member(first)) => {
-            let mut group = vec![first];
-            take_members(&mut queue, &mut group, shared.options.max_group);
-            Next::Group(group)
-        }
-    }
-}
-
-/// Takes those who wait for the same group, up to `most` in all.
-fn take_members(queue: &mut Queue, group: &mut Vec<Box<dyn Member>>, most: usize) {
-    while group.len() < most
-        && matches!(queue.items.front(), Some(Item::Member(member)) if member.company() == Company::Group)
-    {
-        if let Some(Item::Member(member)) = queue.items.pop_front() {
-            group.push(member);
-        }
+    match queue.items.pop() {
+        None => match queue.close.take() {
+            Some(reply) => Next::Close(reply),
+            None => {
+                queue.writer = writer.take();
+                queue.busy = false;
+                Next::Nothing
+            }
+        },
+        Some((_, Item::Hold { deadline, reply })) => Next::Hold { deadline, reply },
+        Some((_, Item::Member(member))) => match member.company() {
+            Company::Group => Next::Group(member),
+            Company::Alone => Next::Alone(member),
+            Company::Applier => Next::Apply(member),
+        },
     }
 }
 
@@ -204,13 +224,18 @@ fn run(shared: &Arc<Shared>) {
                 }
                 writer = shared.queue().writer.take();
             }
-            Next::Group(members) => {
+            Next::Group(first) => {
                 let Some(writer) = &mut writer else { return };
-                run_one(shared, writer, members, &mut Gathering::new(shared));
+                let mut gathering = Gathering::new(shared, first.whose());
+                let answered = run_one(shared, writer, vec![first], &mut gathering);
+                shared.queue().note_active(answered, gathering.party.len());
+                settle(shared, writer);
             }
             Next::Alone(member) => {
                 let Some(writer) = &mut writer else { return };
-                run_one(shared, writer, vec![member], &mut NoMore);
+                let answered = run_one(shared, writer, vec![member], &mut NoMore);
+                shared.queue().note_active(answered, 1);
+                settle(shared, writer);
             }
             Next::Apply(member) => {
                 let Some(writer) = &mut writer else { return };
@@ -234,23 +259,21 @@ impl Drop for StopOnPanic<'_> {
             refuse_if_stopped(self.0);
             // Whoever waits for the shard to close finds that it has.
             let mut queue = self.0.queue();
-            queue.items.clear();
-            queue.closing = None;
+            queue.items = Lines::new();
+            (queue.close, queue.closing) = (None, None);
         }
     }
 }
 
-fn run_one(shared: &Arc<Shared>, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) {
+/// Returns how many were answered.
+fn run_one(shared: &Arc<Shared>, writer: &mut Writer, members: Vec<Box<dyn Member>>, more: &mut dyn More) -> usize {
     let result = writer::run_group(writer, members, more);
     let answered = result.answers.len();
     answer(shared, writer, result);
     if writer.plants(Planted::AnswerBeforeCommit) {
         let _ = writer.commit();
     }
-    let mut queue = shared.queue();
-    queue.active = answered + queue.items.len();
-    drop(queue);
-    settle(shared, writer);
+    answered
 }
 
 /// Publishes the new state and then answers: whoever hears of a commit can see it.
@@ -307,13 +330,8 @@ fn trim_to_cap(shared: &Shared, writer: &mut Writer, cap: u64) {
 /// Answers all that waits, once the shard has stopped.
 pub(super) fn refuse_if_stopped(shared: &Shared) {
     let Err(error) = shared.check_running() else { return };
-    let waiting: VecDeque<Item> = {
-        let mut queue = shared.queue();
-        let (keep, refuse) = queue.items.drain(..).partition(|item| matches!(item, Item::Close(_)));
-        queue.items = keep;
-        refuse
-    };
-    waiting.into_iter().for_each(|item| refuse(item, error.clone()));
+    let waiting = shared.queue().items.take_all();
+    waiting.into_iter().for_each(|(_, item)| refuse(item, error.clone()));
 }
 
 fn refuse(item: Item, error: ShardError) {
@@ -322,43 +340,64 @@ fn refuse(item: Item, error: ShardError) {
         Item::Hold { reply, .. } => {
             let _ = reply.send(Err(error));
         }
-        Item::Close(_) => {}
     }
 }
 
 /// Those who join a group while it runs: first those who have come meanwhile, then, for a moment, those who were
 /// answered last and are about to come back. So a flush is shared by all who write, and they come back while others
-/// are served.
+/// are served. They come one by one, so that who has just come need not wait for those of a tenant that has many.
 struct Gathering<'a> {
     shared: &'a Shared,
+    party: Party,
     /// When the flush must not wait any longer.
     until: Duration,
-    /// How many make a group complete. One in eight may have stopped; the others should not wait for it.
-    wanted: usize,
+    active: Active,
 }
 
 impl Gathering<'_> {
-    fn new(shared: &Shared) -> Gathering<'_> {
-        let active = shared.queue().active.min(shared.options.max_group);
-        Gathering { shared, until: shared.env.elapsed() + shared.options.gather, wanted: active - active / 8 }
+    fn new(shared: &Shared, first: Whose) -> Gathering<'_> {
+        let active = shared.queue().active;
+        let now = shared.env.elapsed();
+        Gathering { shared, party: Party::new(now, first), until: now + shared.options.gather, active }
+    }
+
+    /// How many make a group complete. One in eight may have stopped; the others should not wait for it. In a group of
+    /// several tenants each counts once: none waits for all that another one writes.
+    fn wanted(&self) -> usize {
+        let active = if self.party.is_shared() { self.active.lines } else { self.active.requests };
+        let active = active.min(self.shared.options.max_group);
+        active - active / 8
+    }
+
+    /// The one whose turn it is, if it may join.
+    fn take(&mut self, queue: &mut Queue) -> Option<Box<dyn Member>> {
+        let (whose, Item::Member(member)) = queue.items.front()? else { return None };
+        if member.company() != Company::Group || !self.party.admits(whose, self.shared.env.elapsed()) {
+            return None;
+        }
+        let (whose, Item::Member(member)) = queue.items.pop()? else { return None };
+        self.party.join(whose);
+        Some(member)
     }
 }
 
 impl More for Gathering<'_> {
-    fn more(&mut self, have: usize) -> Vec<Box<dyn Member>> {
-        let most = self.shared.options.max_group.saturating_sub(have);
-        let mut joined = Vec::new();
+    fn more(&mut self, have: usize) -> Option<Box<dyn Member>> {
+        if have >= self.shared.options.max_group {
+            return None;
+        }
         let mut queue = self.shared.queue();
-        take_members(&mut queue, &mut joined, most);
-        let left = self.until.saturating_sub(self.shared.env.elapsed());
-        if joined.is_empty() && queue.items.is_empty() && have < self.wanted && !left.is_zero() {
+        if queue.is_quiet() && have < self.wanted() {
+            let left = self.until.saturating_sub(self.shared.env.elapsed());
+            if left.is_zero() {
+                return None;
+            }
             queue.awaited = true;
-            let waited = self.shared.gathered.wait_timeout_while(queue, left, |queue| queue.items.is_empty());
+            let waited = self.shared.gathered.wait_timeout_while(queue, left, |queue| queue.is_quiet());
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             queue.awaited = false;
-            take_members(&mut queue, &mut joined, most);
         }
-        joined
+        self.take(&mut queue)
     }
 }
 
@@ -392,7 +431,7 @@ fn give_back(shared: &Arc<Shared>, writer: Box<Writer>) {
     let start = {
         let mut queue = shared.queue();
         queue.writer = Some(writer);
-        queue.busy = !queue.items.is_empty();
+        queue.busy = !queue.is_quiet();
         queue.busy
     };
     if start {
@@ -448,19 +487,17 @@ fn sweep(shared: &Shared) -> bool {
     let now = shared.env.elapsed();
     let late: Vec<(Item, ShardError)> = {
         let mut queue = shared.queue();
-        if queue.writer.is_some() && queue.items.is_empty() {
+        if queue.writer.is_some() && queue.is_quiet() {
             queue.janitor = false;
             return false;
         }
         let mut late = Vec::new();
-        let mut keep = VecDeque::with_capacity(queue.items.len());
-        for item in queue.items.drain(..) {
+        for (whose, item) in queue.items.take_all() {
             match overdue(&item, now) {
                 Some(error) => late.push((item, error)),
-                None => keep.push_back(item),
+                None => queue.items.push(whose, item),
             }
         }
-        queue.items = keep;
         late
     };
     late.into_iter().for_each(|(item, error)| refuse(item, error));
@@ -471,6 +508,5 @@ fn overdue(item: &Item, now: Duration) -> Option<ShardError> {
     match item {
         Item::Member(member) => writer::expired(&**member, now).err(),
         Item::Hold { deadline, .. } => (now >= *deadline).then_some(ShardError::TimedOut),
-        Item::Close(_) => None,
     }
 }

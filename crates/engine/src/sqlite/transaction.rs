@@ -7,6 +7,7 @@
 //! As in PostgreSQL, an error ends the transaction, except that it can go back to a savepoint. A statement that was
 //! interrupted ends it for good: SQLite has rolled back all of it.
 
+use super::lines::Whose;
 use super::pledge::{self, SqlitePledge};
 use super::queue::{self, WriterGuard};
 use super::raw::{Db, WalHead};
@@ -115,7 +116,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, begin: Begin) -> Result<Box<dyn 
     let first_fences = (begin.access == Access::Read).then(|| shared.published.load().fences.clone());
     first_fences.iter().try_for_each(|first| first.check_strangers(&begin.claim))?;
     let mut held = match begin.access {
-        Access::Write => Held::Writer(queue::hold(shared, deadline).await?),
+        Access::Write => Held::Writer(queue::hold(shared, Whose::of(&begin.acts_for), deadline).await?),
         Access::Read => Held::Reader(Box::new(reader::checkout(shared, deadline).await?)),
     };
     held.check_binding(&begin.acts_for, &begin.claim)?;

@@ -21,6 +21,7 @@
 //!   * I-44      so is the binding; it goes forward only, so readers check it before they read
 
 use super::capture;
+use super::lines::Whose;
 use super::raw::{Db, Role};
 use super::{Planted, SqliteOptions, format, log};
 use crate::binding::Binding;
@@ -60,6 +61,10 @@ pub(super) trait Member: Send {
     /// When its time is up, on the env's clock.
     fn deadline(&self) -> Duration;
     fn cancel(&self) -> Option<&CancelToken>;
+    /// In whose line it waits.
+    fn whose(&self) -> Whose {
+        Whose::Engine
+    }
     fn company(&self) -> Company {
         Company::Group
     }
@@ -94,6 +99,10 @@ impl Member for RequestMember {
 
     fn cancel(&self) -> Option<&CancelToken> {
         Some(&self.request.limits.cancel)
+    }
+
+    fn whose(&self) -> Whose {
+        Whose::of(&self.request.acts_for)
     }
 
     fn run(&mut self, writer: &mut Writer) -> Result<()> {
@@ -391,16 +400,16 @@ pub(super) struct GroupResult {
 
 /// Who joins a group that is running.
 pub(super) trait More {
-    /// The next ones, after `have` members; nobody means that it is time to commit.
-    fn more(&mut self, have: usize) -> Vec<Box<dyn Member>>;
+    /// The next one, after `have` members; nobody means that it is time to commit.
+    fn more(&mut self, have: usize) -> Option<Box<dyn Member>>;
 }
 
 /// A group that stays as it is.
 pub(super) struct NoMore;
 
 impl More for NoMore {
-    fn more(&mut self, _: usize) -> Vec<Box<dyn Member>> {
-        Vec::new()
+    fn more(&mut self, _: usize) -> Option<Box<dyn Member>> {
+        None
     }
 }
 
@@ -477,11 +486,10 @@ fn try_group(writer: &mut Writer, members: &mut Vec<Box<dyn Member>>, more: &mut
                 result => results.push(result),
             }
         }
-        let joined = more.more(members.len());
-        if joined.is_empty() {
-            break;
+        match more.more(members.len()) {
+            Some(joined) => members.push(joined),
+            None => break,
         }
-        members.extend(joined);
     }
     if writer.plants(Planted::AnswerBeforeCommit) {
         return Attempt::Committed(results);

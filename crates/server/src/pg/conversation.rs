@@ -21,6 +21,7 @@
 use super::cancel::Registration;
 use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode, utf8};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
+use super::turns::{Seat, Within};
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
 use crate::serve::Phase;
@@ -150,6 +151,7 @@ pub(crate) struct Surroundings {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) cancel: Registration,
+    pub(crate) seat: Seat,
 }
 
 pub(crate) struct Conversation<S> {
@@ -161,6 +163,7 @@ pub(crate) struct Conversation<S> {
     implicit: Implicit,
     forms: Forms,
     metrics: Arc<Metrics>,
+    seat: Seat,
 }
 
 /// The stream and what watches it.
@@ -260,7 +263,7 @@ async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     pub(crate) fn new(stream: S, frames: Frames, session: Session, around: Surroundings) -> Conversation<S> {
-        let Surroundings { metrics, phase, cancel } = around;
+        let Surroundings { metrics, phase, cancel, seat } = around;
         Conversation {
             wire: Wire { stream, frames, replies: Replies::default(), cancel, phase, progress: session.progress() },
             session,
@@ -270,6 +273,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
             implicit: Implicit::No,
             forms: Forms::default(),
             metrics,
+            seat,
         }
     }
 
@@ -324,6 +328,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         if matches!(self.state, State::Skipping) && !matches!(kind, Kind::Sync | Kind::Terminate) {
             return Ok(());
         }
+        if kind.is_work() {
+            self.turn().await;
+        }
         let message = match decode(frame) {
             Ok(message) => message,
             Err(error) => return self.unreadable(kind, error).await,
@@ -369,10 +376,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     /// Until when a waiting session outlives the order to stop.
     fn stop_at(&self) -> Phase {
-        let open = self.session.status() != Status::Idle
+        if self.is_open() { Phase::Stopping } else { Phase::Draining }
+    }
+
+    /// Whether something goes on that later messages belong to.
+    fn is_open(&self) -> bool {
+        self.session.status() != Status::Idle
             || self.implicit == Implicit::Begun
-            || matches!(self.state, State::CopyIn(_));
-        if open { Phase::Stopping } else { Phase::Draining }
+            || matches!(self.state, State::CopyIn(_))
+    }
+
+    /// Waits until it is its tenant's turn on this thread.
+    async fn turn(&mut self) {
+        let within = if self.is_open() { Within::Transaction } else { Within::Nothing };
+        self.seat.turn(within).await;
     }
 
     /// A message whose frame is whole and whose contents are not.
@@ -417,6 +434,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     async fn run_queries(&mut self, mut rest: VecDeque<Queued>) -> Step {
         while let Some(Queued { sql, offset }) = rest.pop_front() {
+            self.turn().await;
             let began = Instant::now();
             let ran = self.run_query(&sql).await?;
             self.count(&sql, &ran, began);
@@ -812,6 +830,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
                 self.wire.flush_if_large().await?;
             }
             sent += batch.len();
+            // A large result is no single turn.
+            self.turn().await;
         }
         Ok((Ran::Suspended(rows), sent))
     }
@@ -858,6 +878,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.tell_notices();
         self.tell_parameters();
         self.wire.replies.ready(self.session.status());
+        self.seat.belong_to(self.session.whose());
+        self.seat.done();
         self.wire.flush().await
     }
 

@@ -105,6 +105,11 @@ impl Kind {
         })
     }
 
+    /// Whether there may be something to do for it that takes a while.
+    pub(crate) fn is_work(self) -> bool {
+        !matches!(self, Kind::Close | Kind::Flush | Kind::Sync | Kind::Terminate)
+    }
+
     /// Whether a message of this kind holds data, and so may be as large as the configuration allows.
     fn may_be_large(self) -> bool {
         matches!(self, Kind::Query | Kind::Parse | Kind::Bind | Kind::CopyData | Kind::FunctionCall)

@@ -6,6 +6,7 @@
 //!   * [`values`]        values in text and binary form
 //!   * [`scram`]         proofs of passwords
 //!   * [`cancel`]        cancel requests
+//!   * [`turns`]         tenants whose connections share a thread
 //!   * [`threads`]       threads that serve connections
 //!   * [`local`]         the socket for clients on the same machine
 //!   * [`startup`]       from the first byte to a session
@@ -25,6 +26,7 @@ pub(crate) mod reply;
 pub(crate) mod scram;
 pub(crate) mod startup;
 mod threads;
+mod turns;
 pub(crate) mod values;
 
 use crate::backend::Backend;
@@ -51,6 +53,7 @@ pub(crate) use threads::Threads;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use turns::Seat;
 
 /// Connections that have not become sessions, at once. As many as a burst of clients that reconnect brings.
 const STARTING_MAX: usize = 500;
@@ -125,9 +128,9 @@ impl PgDoor {
             match accepted {
                 Ok(stream) => {
                     let (door, member) = (Arc::clone(&self), connections.0.clone());
-                    threads.spawn(async move {
+                    threads.spawn(|seat| async move {
                         match stream.take_over() {
-                            Ok(stream) => door.connection(stream).await,
+                            Ok(stream) => door.connection(stream, seat).await,
                             Err(error) => tracing::warn!(%error, "a connection cannot be taken over"),
                         }
                         drop(member);
@@ -147,7 +150,7 @@ impl PgDoor {
     }
 
     /// The life of a connection.
-    async fn connection(self: Arc<PgDoor>, mut stream: Incoming) {
+    async fn connection(self: Arc<PgDoor>, mut stream: Incoming, seat: Seat) {
         let _counted: Connected = self.metrics.connected(Door::Postgres);
         let Ok(starting) = Arc::clone(&self.starting).try_acquire_owned() else {
             return self.turn_away(&mut stream);
@@ -158,13 +161,13 @@ impl PgDoor {
         let opened = tokio::time::timeout_at(deadline, self.open(stream)).await;
         match opened {
             Ok(Some((Transport::Plain(stream), frames, startup, peer))) => {
-                self.session(stream, frames, startup, peer, deadline, starting).await;
+                self.session(stream, frames, startup, peer, deadline, (starting, seat)).await;
             }
             Ok(Some((Transport::Tls(stream), frames, startup, peer))) => {
-                self.session(*stream, frames, startup, peer, deadline, starting).await;
+                self.session(*stream, frames, startup, peer, deadline, (starting, seat)).await;
             }
             Ok(Some((Transport::Local(stream), frames, startup, peer))) => {
-                self.session(stream, frames, startup, peer, deadline, starting).await;
+                self.session(stream, frames, startup, peer, deadline, (starting, seat)).await;
             }
             Ok(None) => {}
             Err(_) => tracing::debug!(address = ?address, "a client did not finish its startup in time"),
@@ -259,7 +262,7 @@ impl PgDoor {
         startup: Startup,
         peer: Peer,
         deadline: tokio::time::Instant,
-        starting: OwnedSemaphorePermit,
+        (starting, seat): (OwnedSemaphorePermit, Seat),
     ) {
         let admitted = self.admit(&mut stream, &mut frames, &startup, &peer);
         let (role, _place) = match tokio::time::timeout_at(deadline, admitted).await {
@@ -276,7 +279,8 @@ impl PgDoor {
         drop(starting);
         match self.begin(startup, role) {
             Ok((session, cancel)) => {
-                let around = Surroundings { metrics: Arc::clone(&self.metrics), phase: self.phase.clone(), cancel };
+                let around =
+                    Surroundings { metrics: Arc::clone(&self.metrics), phase: self.phase.clone(), cancel, seat };
                 frames.allow(self.limits.message_bytes);
                 Conversation::new(stream, frames, session, around).run().await;
             }

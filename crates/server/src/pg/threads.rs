@@ -2,8 +2,9 @@
 //!
 //! A connection stays on the thread that it was given: its messages are read, answered and written there, and nobody is
 //! woken for it. Threads that share their work wake each other for each message, and wait for that. What takes long is
-//! done elsewhere: long reads and all writes have threads of their own.
+//! done elsewhere: long reads and all writes have threads of their own. Tenants whose connections share a thread take turns.
 
+use super::turns::{Seat, Turns};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ struct Thread {
     handle: Handle,
     /// Connections that it has.
     load: Arc<AtomicUsize>,
+    turns: Arc<Turns>,
     _ends: oneshot::Sender<()>,
 }
 
@@ -39,10 +41,11 @@ impl Threads {
     }
 
     /// Runs a connection on the thread that has the fewest.
-    pub(crate) fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn<C: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(Seat) -> C) {
         let Some(thread) = self.all.iter().min_by_key(|thread| thread.load.load(Ordering::Relaxed)) else { return };
         thread.load.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(thread.load.clone());
+        let connection = connection(thread.turns.seat());
         thread.handle.spawn(async move {
             connection.await;
             drop(counted);
@@ -52,11 +55,14 @@ impl Threads {
 
 impl Thread {
     fn start(number: usize) -> io::Result<Thread> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let turns = Arc::<Turns>::default();
+        let idle = turns.clone();
+        let runtime = Builder::new_current_thread().enable_all().on_thread_park(move || idle.idle()).build()?;
+        runtime.spawn(turns.clone().go_round());
         let (handle, (ends, ended)) = (runtime.handle().clone(), oneshot::channel::<()>());
         // Nothing is ever sent.
         let work = move || drop(runtime.block_on(ended));
         std::thread::Builder::new().name(format!("connections-{number}")).spawn(work)?;
-        Ok(Thread { handle, load: Arc::default(), _ends: ends })
+        Ok(Thread { handle, load: Arc::default(), turns, _ends: ends })
     }
 }

@@ -442,15 +442,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     async fn run_query(&mut self, sql: &str) -> Step<Ran> {
-        let prepared = match self.prepare(sql, &[]).await? {
+        let (prepared, values) = match self.wire.attend(pin!(self.session.prepare_text(sql))).await? {
             Ok(prepared) => prepared,
             Err(error) => return Ok(Ran::Failed(error)),
         };
-        if !prepared.params.is_empty() {
+        if prepared.params.len() != values.len() {
             return Ok(Ran::Failed(SqlError::new("42P02", "there is no parameter $1")));
         }
-        let answer = self.start(&prepared, Vec::new()).await?;
+        let is_lifted = !values.is_empty();
+        let answer = self.start(&prepared, values).await?;
         match answer {
+            Err(error) if is_lifted && error.position.is_some() => Ok(Ran::Failed(self.positioned(sql, error).await?)),
             Ok(Answer::Rows(rows)) => {
                 if rows.fields.len() > COLUMNS_MAX {
                     return Ok(Ran::Failed(too_many_columns()));
@@ -459,6 +461,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
                 Ok(self.send_rows(rows, &[], usize::MAX).await?.0)
             }
             answer => self.answered(answer).await,
+        }
+    }
+
+    /// An error of a text whose constants were lifted, and whose schema has changed since it was prepared: its position is
+    /// that of the text as the client has sent it.
+    async fn positioned(&mut self, sql: &str, error: SqlError) -> Step<SqlError> {
+        let error = SqlError { position: None, ..error };
+        match self.session.in_transaction() {
+            true => Ok(error),
+            false => Ok(self.prepare(sql, &[]).await?.err().unwrap_or(error)),
         }
     }
 

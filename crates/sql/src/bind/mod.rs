@@ -14,6 +14,7 @@
 //!   * `key`      what a key of a table is over
 //!   * `tenant`   which tenant a row is given to
 //!   * `procedure` calls of what is registered above the database
+//!   * `put_back` values in the places of parameters
 //!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
@@ -41,6 +42,7 @@ mod lockstep;
 mod names;
 mod origin;
 pub mod procedure;
+mod put_back;
 mod query;
 mod resolve;
 mod scope;
@@ -54,6 +56,7 @@ mod write;
 
 pub(crate) use key::BoundKey;
 pub use origin::Origin;
+pub(crate) use put_back::{put_back, read_literal};
 pub(crate) use tenant::tenant_expression;
 pub use write::ROW_ID;
 

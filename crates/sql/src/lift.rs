@@ -264,7 +264,9 @@ fn is_operator(byte: u8) -> bool {
 
 /// Whether a byte would go on with a word or number, or begin something of its own right behind one.
 fn goes_on(byte: Option<&u8>) -> bool {
-    byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'\'' | b'"') || !byte.is_ascii())
+    byte.is_some_and(|byte| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'\'' | b'"') || !byte.is_ascii()
+    })
 }
 
 fn end_of(bytes: &[u8], from: usize, is_inside: impl Fn(&u8) -> bool) -> usize {

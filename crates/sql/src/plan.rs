@@ -299,7 +299,8 @@ impl Target {
         match (self, other) {
             (Target::Keys { keys: one, .. }, Target::Keys { keys: other, .. }) => one.len() == other.len(),
             (Target::Index(one), Target::Index(other)) => {
-                let indexes = |target: &IndexTarget| target.any.iter().map(|probe| probe.key.clone()).collect::<Vec<_>>();
+                let indexes =
+                    |target: &IndexTarget| target.any.iter().map(|probe| probe.key.clone()).collect::<Vec<_>>();
                 indexes(one) == indexes(other)
             }
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),

@@ -5,9 +5,9 @@
 //! A plan depends on the text, the types of the parameters, the schema and a few settings; never on routing or on
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
-use super::{Fields, Procedures};
 use super::settings::{DEFAULT_KIND, Settings, Tenant};
 use super::tenants::TenantUse;
+use super::{Fields, Procedures};
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
@@ -196,7 +196,7 @@ pub(crate) fn prepare(
 }
 
 /// Whether a literal may stand for the moment at which it is read, as `'now'::timestamptz` does.
-fn depends_on_time(sql: &str) -> bool {
+pub(super) fn depends_on_time(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     ["now'", "'now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }

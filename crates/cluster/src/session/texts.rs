@@ -7,7 +7,7 @@
 //! A lifted text that comes once costs its scan and a note. One whose plan would go to other shards than that of the text
 //! itself is left alone: a value can say more than a parameter, of which a partial index need not know what it is.
 
-use super::plans::{Binding, Compiled, Planned, Prepared, compile};
+use super::plans::{Binding, Compiled, Planned, Prepared, compile, depends_on_time};
 use super::settings::{Settings, Tenant};
 use crate::database::Database;
 use crate::database::schema::Edition;
@@ -126,6 +126,9 @@ fn make(
     key: &TextKey,
     constants: &[lift::Constant],
 ) -> Option<Arc<Prepared>> {
+    if depends_on_time(&key.text) {
+        return None;
+    }
     let binding = Binding::new(database, planned, settings).ok()?;
     let context = binding.context();
     let text = bind::bind(&parse::parse_one(sql).ok()?, &context, &[]).ok()?;

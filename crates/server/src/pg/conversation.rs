@@ -21,6 +21,7 @@
 use super::cancel::Registration;
 use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode, utf8};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
+use super::stop::Stop;
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
 use crate::serve::Phase;
@@ -29,6 +30,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::types::Oid;
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -169,7 +171,7 @@ struct Wire<S> {
     frames: Frames,
     replies: Replies,
     cancel: Registration,
-    phase: watch::Receiver<Phase>,
+    stop: Stop,
     /// What the session says while it works.
     progress: Arc<Progress>,
 }
@@ -189,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
             biased;
             sent = sent => sent?,
             // A client that does not read would keep the server from stopping.
-            () = reached(&mut self.phase, Phase::Stopping) => return Err(End::Stopped),
+            () = reached(&mut self.stop, Phase::Stopping) => return Err(End::Stopped),
         }
         if buffer.capacity() > KEPT_BYTES {
             self.replies = Replies::default();
@@ -217,7 +219,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                         return Err(End::Gone);
                     }
                 }
-                () = reached(&mut self.phase, stop_at) => return Err(End::Stopped),
+                () = reached(&mut self.stop, stop_at) => return Err(End::Stopped),
             }
         }
     }
@@ -243,7 +245,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                         break end;
                     }
                 }
-                () = reached(&mut self.phase, Phase::Stopping) => break End::Stopped,
+                () = reached(&mut self.stop, Phase::Stopping) => break End::Stopped,
             }
         };
         self.cancel.cancel();
@@ -253,16 +255,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
 }
 
 /// Resolves when the server has come as far as this in stopping.
-async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
-    // A sender that is gone means that the server is gone.
-    let _ = phase.wait_for(|phase| *phase >= wanted).await;
+async fn reached(stop: &mut Stop, wanted: Phase) {
+    poll_fn(|cx| stop.poll_reached(cx, wanted)).await;
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     pub(crate) fn new(stream: S, frames: Frames, session: Session, around: Surroundings) -> Conversation<S> {
         let Surroundings { metrics, phase, cancel } = around;
         Conversation {
-            wire: Wire { stream, frames, replies: Replies::default(), cancel, phase, progress: session.progress() },
+            wire: Wire {
+                stream,
+                frames,
+                replies: Replies::default(),
+                cancel,
+                stop: Stop::new(phase),
+                progress: session.progress(),
+            },
             session,
             state: State::Ready,
             portals: HashMap::new(),
@@ -393,11 +401,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.session.forget("");
         self.forget_portal("");
         let statements = match may_not_be_one(sql) {
-            true => self.split(sql),
-            false => Ok(vec![sql.into()]),
+            true => self.split(sql).map(|statements| queue(sql, statements)),
+            false => Ok(VecDeque::from([Queued { sql: sql.into(), offset: 0 }])),
         };
         let statements = match statements {
-            Ok(statements) => queue(sql, statements),
+            Ok(statements) => statements,
             Err(error) => return self.query_failed(error, 0).await,
         };
         if statements.is_empty() {

@@ -6,6 +6,7 @@
 //!   * [`values`]        values in text and binary form
 //!   * [`scram`]         proofs of passwords
 //!   * [`cancel`]        cancel requests
+//!   * [`stop`]          how far the server has come in stopping
 //!   * [`threads`]       threads that serve connections
 //!   * [`local`]         the socket for clients on the same machine
 //!   * [`startup`]       from the first byte to a session
@@ -24,6 +25,7 @@ pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod scram;
 pub(crate) mod startup;
+mod stop;
 mod threads;
 pub(crate) mod values;
 

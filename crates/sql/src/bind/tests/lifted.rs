@@ -67,9 +67,39 @@ fn quoted(text: &str) -> String {
 }
 
 const TEXTS: [&str; 34] = [
-    "", " ", "a", "7", " 7 ", "-7", "1.5", "true", "f", "on", "null", "NULL", "NaN", "infinity", "it's", "2024-01-31", "31/1/2024",
-    "January 8, 1999", "2024-01-31 10:00:00+02", "10:00", "now", "today", "{a,b}", "{}", "{1,null}", "[1]", "{\"a\": 1}", "9000000000",
-    "0123456789012345678901234567890123456789 and more than forty", "\u{e4}\u{6f22}", "1 day", "P1D", "users",
+    "",
+    " ",
+    "a",
+    "7",
+    " 7 ",
+    "-7",
+    "1.5",
+    "true",
+    "f",
+    "on",
+    "null",
+    "NULL",
+    "NaN",
+    "infinity",
+    "it's",
+    "2024-01-31",
+    "31/1/2024",
+    "January 8, 1999",
+    "2024-01-31 10:00:00+02",
+    "10:00",
+    "now",
+    "today",
+    "{a,b}",
+    "{}",
+    "{1,null}",
+    "[1]",
+    "{\"a\": 1}",
+    "9000000000",
+    "0123456789012345678901234567890123456789 and more than forty",
+    "\u{e4}\u{6f22}",
+    "1 day",
+    "P1D",
+    "users",
     "6f1c2ab8-08b3-4b2c-9d3a-5d3c5a0c1e11",
 ];
 
@@ -97,8 +127,26 @@ fn any_constant() -> impl Strategy<Value = String> {
 }
 
 const COLUMNS: [&str; 20] = [
-    "id", "email", "name", "age", "active", "created_at", "balance", "tags", "profile", "token", "born", "score", "raw", "doc",
-    "kind", "ratio", "code", "wake", "ts", "span",
+    "id",
+    "email",
+    "name",
+    "age",
+    "active",
+    "created_at",
+    "balance",
+    "tags",
+    "profile",
+    "token",
+    "born",
+    "score",
+    "raw",
+    "doc",
+    "kind",
+    "ratio",
+    "code",
+    "wake",
+    "ts",
+    "span",
 ];
 
 fn column_name() -> impl Strategy<Value = &'static str> {
@@ -110,7 +158,8 @@ fn condition() -> impl Strategy<Value = String> {
     prop_oneof![
         (column_name(), operator.clone(), any_constant()).prop_map(|(c, o, v)| format!("{c} {o} {v}")),
         (column_name(), operator, any_constant(), any_constant()).prop_map(|(c, o, v, w)| format!("{c} + {v} {o} {w}")),
-        (column_name(), prop::collection::vec(any_constant(), 1..4)).prop_map(|(c, v)| format!("{c} in ({})", v.join(", "))),
+        (column_name(), prop::collection::vec(any_constant(), 1..4))
+            .prop_map(|(c, v)| format!("{c} in ({})", v.join(", "))),
         (column_name(), any_constant(), any_constant()).prop_map(|(c, v, w)| format!("{c} between {v} and {w}")),
         (column_name(), any_constant()).prop_map(|(c, v)| format!("not (coalesce({c}, {c}) = {v})")),
     ]
@@ -118,16 +167,21 @@ fn condition() -> impl Strategy<Value = String> {
 
 fn statement() -> impl Strategy<Value = String> {
     let conditions = || prop::collection::vec(condition(), 1..3).prop_map(|all| all.join(" and "));
-    let row = |count: usize| prop::collection::vec(any_constant(), count).prop_map(|row| format!("({})", row.join(", ")));
+    let row =
+        |count: usize| prop::collection::vec(any_constant(), count).prop_map(|row| format!("({})", row.join(", ")));
     prop_oneof![
         conditions().prop_map(|c| format!("select id, name from users where {c} order by 1 limit 3")),
         conditions().prop_map(|c| format!("select count(*) from users u where {c} group by age having count(*) > 1")),
-        conditions().prop_map(|c| format!("select o.id from orders o where user_id in (select id from users where {c})")),
-        (column_name(), any_constant(), conditions()).prop_map(|(n, v, c)| format!("update users set {n} = {v} where {c}")),
-        (column_name(), any_constant(), conditions()).prop_map(|(n, v, c)| format!("update users set {n} = {n} + {v} where {c}")),
+        conditions()
+            .prop_map(|c| format!("select o.id from orders o where user_id in (select id from users where {c})")),
+        (column_name(), any_constant(), conditions())
+            .prop_map(|(n, v, c)| format!("update users set {n} = {v} where {c}")),
+        (column_name(), any_constant(), conditions())
+            .prop_map(|(n, v, c)| format!("update users set {n} = {n} + {v} where {c}")),
         conditions().prop_map(|c| format!("delete from users where {c} returning id")),
         (column_name(), row(1), row(1)).prop_map(|(n, a, b)| format!("insert into users ({n}) values {a}, {b}")),
-        (column_name(), row(2)).prop_map(|(n, a)| format!("insert into users (id, {n}) values {a} on conflict do nothing")),
+        (column_name(), row(2))
+            .prop_map(|(n, a)| format!("insert into users (id, {n}) values {a} on conflict do nothing")),
     ]
 }
 

@@ -6,6 +6,7 @@
 //!   * [`parse`]     text to PostgreSQL's raw tree
 //!   * [`tree`]      the bound tree
 //!   * [`bind`]      from the raw tree to statements whose names and types are known
+//!   * [`lift`]      constants taken out of a text
 //!   * [`copy`]      COPY's formats
 //!   * [`text`]      values as text and on the wire
 //!   * [`runtime`]   what PostgreSQL's functions compute
@@ -29,6 +30,7 @@ pub mod copy;
 pub mod eval;
 pub mod explain;
 mod guard;
+pub mod lift;
 mod owned;
 pub mod parse;
 pub mod plan;

@@ -120,6 +120,13 @@ fn raw_parse(sql: &str) -> Result<Owned<StmtList>, SqlError> {
     }
 }
 
+/// The text with all of its constants replaced, as PostgreSQL's own scanner finds them.
+#[cfg(test)]
+pub(crate) fn normalized(sql: &str) -> Option<String> {
+    let _alone = PARSER.lock().unwrap_or_else(PoisonError::into_inner);
+    pg_raw_parse::normalize::normalize(sql).ok()
+}
+
 fn syntax_error(sql: &str, error: pg_raw_parse::Error) -> SqlError {
     match error {
         pg_raw_parse::Error::Parse(error) => {

@@ -150,6 +150,23 @@ pub enum Plan {
     Rewrite(RewritePlan),
 }
 
+impl Plan {
+    /// Whether it goes to the shards in one step, and chooses them in the way that another one does.
+    pub fn goes_where(&self, other: &Plan) -> bool {
+        match (self, other) {
+            (Plan::Query(one), Plan::Query(other)) => match (&one.root, &other.root) {
+                (Node::Shards(one), Node::Shards(other)) => one.target.chooses_as(&other.target),
+                _ => false,
+            },
+            (Plan::Modify(one), Plan::Modify(other)) => one.target.chooses_as(&other.target),
+            (Plan::Insert(one), Plan::Insert(other)) => {
+                matches!((&one.rows, &other.rows), (InsertRows::Values(_), InsertRows::Values(_)))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Rows out.
 #[derive(Debug)]
 pub struct QueryPlan {
@@ -275,6 +292,20 @@ pub enum Target {
     Index(IndexTarget),
     /// No shard: the statement can match nothing (`WHERE false`). The fragment runs nowhere; a grouped one is a stage.
     Nowhere,
+}
+
+impl Target {
+    fn chooses_as(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Target::Keys { keys: one, .. }, Target::Keys { keys: other, .. }) => one.len() == other.len(),
+            (Target::Index(one), Target::Index(other)) => {
+                let indexes =
+                    |target: &IndexTarget| target.any.iter().map(|probe| probe.key.clone()).collect::<Vec<_>>();
+                indexes(one) == indexes(other)
+            }
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
 }
 
 /// Shards that hold rows with certain keys, as the entries of global indexes say. The statement itself looks again at

@@ -67,6 +67,7 @@ use crate::placements::{Environment, Placements};
 use crate::roles;
 use crate::session::Procedures;
 use crate::session::plans::Plans;
+use crate::session::texts::Texts;
 use crate::tenants::Tenants;
 pub use crate::tenants::entry::Pass;
 pub use crate::tenants::work::{OTHER, TenantWork, TenantWorks};
@@ -189,6 +190,8 @@ pub struct Database {
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
     pub(crate) plans: Plans,
+    /// What is known of texts with values in them.
+    pub(crate) texts: Texts,
     /// What clients call in the schema `isles`.
     pub(crate) procedures: ArcSwap<Procedures>,
     works: Works,
@@ -292,6 +295,7 @@ impl Database {
             latches,
             writers: Arc::default(),
             plans: Plans::default(),
+            texts: Texts::default(),
             procedures: ArcSwap::default(),
             works: Works::new(names.iter().cloned()),
             moves: Moves::new(config.planted_move),

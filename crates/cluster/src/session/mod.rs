@@ -10,6 +10,7 @@
 //! In reading order:
 //!   * [`settings`]  SET, SHOW, RESET
 //!   * [`plans`]     statements that are ready to run
+//!   * [`texts`]     texts with values in them, whose plans are found without
 //!   * [`known`]     what a statement is told by its session
 //!   * [`statements`] those that have a name
 //!   * [`cursor`]    results with a place in them
@@ -49,6 +50,7 @@ pub(crate) mod settings;
 mod shards;
 pub(crate) mod statements;
 pub(crate) mod tenants;
+pub(crate) mod texts;
 mod together;
 mod transact;
 mod utility;
@@ -60,7 +62,6 @@ pub use progress::Progress;
 pub use settings::REGION;
 pub use together::{Given, MAX_TOGETHER};
 
-use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
@@ -321,9 +322,20 @@ impl Session {
     /// Parses, binds and plans one statement. `params` are the types that the client gave; 0 where it gave none.
     pub async fn prepare(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
         let prepared = self.prepare_now(sql, params).await;
+        self.check_prepared(prepared, |prepared| prepared).await
+    }
+
+    /// The same for one that has no parameters, and is executed once. Its constants may have become parameters, which are
+    /// given beside it.
+    pub async fn prepare_text(&mut self, sql: &str) -> Result<(Arc<Prepared>, Vec<Value>)> {
+        let prepared = self.prepare_text_now(sql).await;
+        self.check_prepared(prepared, |(prepared, _)| prepared).await
+    }
+
+    async fn check_prepared<T>(&mut self, prepared: Result<T>, of: impl Fn(&T) -> &Arc<Prepared>) -> Result<T> {
         // As PostgreSQL: what a failed transaction would not run, it does not look at either.
         match &prepared {
-            Ok(prepared) => self.check_open(&prepared.compiled).await?,
+            Ok(prepared) => self.check_open(&of(prepared).compiled).await?,
             Err(_) => self.check_open(&Compiled::Nothing).await?,
         }
         if prepared.is_err() {
@@ -337,13 +349,22 @@ impl Session {
     async fn prepare_now(&mut self, sql: &str, params: &[Oid]) -> Result<Arc<Prepared>> {
         let held = self.slot.lock().await.schema();
         let schema = self.database.schema();
-        let planned = match &held {
-            Some(guard) => Planned::of(guard),
-            None => Planned { schema: &schema, edition: Edition::Committed(schema.version) },
-        };
+        let planned = Planned::within(held.as_deref(), &schema);
         let prepared = plans::prepare(&self.database, &planned, &self.settings, sql, params)?;
         self.check_rights(&prepared)?;
         Ok(prepared)
+    }
+
+    async fn prepare_text_now(&mut self, sql: &str) -> Result<(Arc<Prepared>, Vec<Value>)> {
+        let held = self.slot.lock().await.schema();
+        let schema = self.database.schema();
+        let planned = Planned::within(held.as_deref(), &schema);
+        let (prepared, values) = match texts::prepare(&self.database, &planned, &self.settings, sql) {
+            Some(lifted) => lifted,
+            None => (plans::prepare(&self.database, &planned, &self.settings, sql, &[])?, Vec::new()),
+        };
+        self.check_rights(&prepared)?;
+        Ok((prepared, values))
     }
 
     /// Reads a parameter that is a name of what is in the schema (`regclass`, `regtype`, …); None for other types.

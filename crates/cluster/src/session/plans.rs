@@ -5,9 +5,9 @@
 //! A plan depends on the text, the types of the parameters, the schema and a few settings; never on routing or on
 //! values. So it is kept for the whole database, and dropped when it has not been used for longest.
 
-use super::Fields;
 use super::settings::{DEFAULT_KIND, Settings, Tenant};
 use super::tenants::TenantUse;
+use super::{Fields, Procedures};
 use crate::database::schema::Edition;
 use crate::database::{Database, SchemaGuard};
 use isles_kernel::error::SqlError;
@@ -159,6 +159,14 @@ pub(crate) struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
+    /// The schema that an open transaction has, or the present one.
+    pub(crate) fn within(held: Option<&'a SchemaGuard>, present: &'a Schema) -> Planned<'a> {
+        match held {
+            Some(guard) => Planned::of(guard),
+            None => Planned { schema: present, edition: Edition::Committed(present.version) },
+        }
+    }
+
     pub(crate) fn of(guard: &'a SchemaGuard) -> Planned<'a> {
         Planned { schema: &guard.schema, edition: guard.edition }
     }
@@ -188,12 +196,56 @@ pub(crate) fn prepare(
 }
 
 /// Whether a literal may stand for the moment at which it is read, as `'now'::timestamptz` does.
-fn depends_on_time(sql: &str) -> bool {
+pub(super) fn depends_on_time(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     ["now'", "'now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }
 
-fn compile(
+/// What a statement is bound with.
+pub(super) struct Binding<'a> {
+    database: &'a Database,
+    planned: &'a Planned<'a>,
+    settings: &'a Settings,
+    values: isles_sql::text::Settings,
+    /// The schema as it is shown to one who reads all tenants.
+    every: Option<Schema>,
+    procedures: Arc<Procedures>,
+}
+
+impl<'a> Binding<'a> {
+    pub(super) fn new(
+        database: &'a Database,
+        planned: &'a Planned<'a>,
+        settings: &'a Settings,
+    ) -> Result<Binding<'a>, SqlError> {
+        let meaning = settings.meaning();
+        Ok(Binding {
+            database,
+            planned,
+            settings,
+            values: meaning.values(super::known::now(&*database.env))?,
+            every: (meaning.tenant == Tenant::Every).then(|| planned.schema.of_every_tenant()),
+            procedures: database.procedures.load_full(),
+        })
+    }
+
+    pub(super) fn context(&self) -> BindContext<'_> {
+        BindContext {
+            schema: self.every.as_ref().unwrap_or(self.planned.schema),
+            search_path: &self.settings.meaning().search_path,
+            database: &self.database.name,
+            settings: &self.values,
+            default_kind: match self.settings.show(DEFAULT_KIND).as_deref() {
+                Some("tenant") => DefaultKind::Tenant,
+                _ => DefaultKind::Hash,
+            },
+            default_buckets: DEFAULT_BUCKETS,
+            procedures: &self.procedures.signatures,
+        }
+    }
+}
+
+pub(super) fn compile(
     database: &Database,
     planned: &Planned<'_>,
     settings: &Settings,
@@ -201,25 +253,11 @@ fn compile(
     params: &[Oid],
 ) -> Result<Prepared, SqlError> {
     let parsed = parse::parse_one(sql)?;
-    let meaning = settings.meaning();
-    let values = meaning.values(super::known::now(&*database.env))?;
-    let every = (meaning.tenant == Tenant::Every).then(|| planned.schema.of_every_tenant());
-    let procedures = database.procedures.load();
-    let context = BindContext {
-        schema: every.as_ref().unwrap_or(planned.schema),
-        search_path: &meaning.search_path,
-        database: &database.name,
-        settings: &values,
-        default_kind: match settings.show(DEFAULT_KIND).as_deref() {
-            Some("tenant") => DefaultKind::Tenant,
-            _ => DefaultKind::Hash,
-        },
-        default_buckets: DEFAULT_BUCKETS,
-        procedures: &procedures.signatures,
-    };
+    let binding = Binding::new(database, planned, settings)?;
+    let context = binding.context();
     let bound = match bind::bind(&parsed, &context, params) {
         // What changes the schema fits the schema itself, and not how it is shown; it is refused for what it is.
-        Err(error) if every.is_some() => {
+        Err(error) if binding.every.is_some() => {
             match bind::bind(&parsed, &BindContext { schema: planned.schema, ..context }, params) {
                 Ok(bound) if matches!(bound.statement, BoundStatement::Other(_)) => bound,
                 _ => return Err(error),
@@ -266,7 +304,7 @@ fn compile(
         tenant_use,
         system_use,
         edition: planned.edition,
-        setting_key: meaning.plan_key.clone(),
+        setting_key: settings.meaning().plan_key.clone(),
     })
 }
 

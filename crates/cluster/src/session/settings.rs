@@ -249,6 +249,9 @@ pub(crate) struct Meaning {
     pub(crate) statement_timeout: Option<Duration>,
     pub(crate) lock_timeout: Option<Duration>,
     pub(crate) idle_timeout: Option<Duration>,
+    /// The modes that a transaction has by itself.
+    pub(crate) isolation: Isolation,
+    pub(crate) read_only: bool,
     /// How values are read and written; a time zone may turn out to be none.
     values: Result<text::Settings>,
 }
@@ -274,6 +277,8 @@ impl Meaning {
             statement_timeout: time("statement_timeout"),
             lock_timeout: time("lock_timeout"),
             idle_timeout: time("idle_in_transaction_session_timeout"),
+            isolation: isolation_of(raw("default_transaction_isolation")).unwrap_or_default(),
+            read_only: raw("default_transaction_read_only") == "on",
             values: values(raw),
         }
     }
@@ -577,10 +582,6 @@ impl Settings {
 
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.raw(name) == Some("on")
-    }
-
-    pub(crate) fn default_isolation(&self) -> Isolation {
-        self.raw("default_transaction_isolation").and_then(isolation_of).unwrap_or_default()
     }
 }
 

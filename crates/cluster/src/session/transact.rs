@@ -112,10 +112,10 @@ impl Session {
     pub(super) fn modes(&self) -> Modes {
         match &self.open {
             Some(open) => open.modes,
-            None => Modes {
-                isolation: self.settings.default_isolation(),
-                read_only: self.settings.is_on("default_transaction_read_only"),
-            },
+            None => {
+                let meaning = self.settings.meaning();
+                Modes { isolation: meaning.isolation, read_only: meaning.read_only }
+            }
         }
     }
 

@@ -27,7 +27,7 @@
 use super::exchange::Known;
 use super::fault;
 use super::fence::{self, Shape, Stamped};
-use super::session::{MAX_PREPARED, Session};
+use super::session::{self, MAX_PREPARED, Session};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::shard::Clients;
@@ -41,6 +41,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
@@ -150,11 +151,12 @@ impl Connections {
                 Err(_) => return Err(ShardError::Unavailable("the shard is closed".into())),
             },
         };
-        let session = match self.rested() {
+        let here = session::here();
+        let session = match self.rested(here) {
             Some(session) => session,
             None => self.connect().await?,
         };
-        if !session.is_near() {
+        if !session.is_near(here) {
             self.grow();
         }
         Ok(Conn {
@@ -210,10 +212,10 @@ impl Connections {
     }
 
     /// A connection from the pool whose server is still there.
-    fn rested(&self) -> Option<Box<Session>> {
+    fn rested(&self, here: Option<runtime::Id>) -> Option<Box<Session>> {
         loop {
             // Looked at without the lock, since a look reads from the socket.
-            let session = self.take_resting()?;
+            let session = self.take_resting(here)?;
             if session.is_alive() {
                 return Some(session);
             }
@@ -221,9 +223,9 @@ impl Connections {
     }
 
     /// One that this thread's own runtime watches, or any.
-    fn take_resting(&self) -> Option<Box<Session>> {
+    fn take_resting(&self, here: Option<runtime::Id>) -> Option<Box<Session>> {
         let mut resting = self.resting();
-        match resting.iter().rposition(|session| session.is_near()) {
+        match resting.iter().rposition(|session| session.is_near(here)) {
             Some(at) => Some(resting.swap_remove(at)),
             None => resting.pop(),
         }

@@ -72,6 +72,9 @@ struct Prepared {
     statements: HashMap<Box<str>, Statement, TextHash>,
     /// For exchanges.
     known: HashMap<Box<str>, Arc<Known>, TextHash>,
+    /// Of these, those that look at the fences' token, by where the texts are that they were made of: a text is shared by
+    /// all who run it, and is kept here, so that no other one can be there.
+    by_token: HashMap<usize, (Arc<str>, Arc<Known>)>,
     /// Names of what is not known any more, and is still to be closed.
     forgotten: Vec<String>,
     /// Names that have been given so far.
@@ -81,6 +84,7 @@ struct Prepared {
 impl Prepared {
     fn clear(&mut self) {
         self.statements.clear();
+        self.by_token.clear();
         let known = self.known.drain();
         self.forgotten.extend(known.map(|(_, known)| known.name.clone()));
     }
@@ -112,6 +116,16 @@ impl Wake for Arrived {
     fn wake_by_ref(self: &Arc<Arrived>) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// The runtime of this thread.
+pub(super) fn here() -> Option<runtime::Id> {
+    runtime::Handle::try_current().ok().map(|handle| handle.id())
+}
+
+/// Where a text is in memory.
+fn place_of(text: &Arc<str>) -> usize {
+    text.as_ptr() as usize
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,9 +167,9 @@ impl Session {
         !self.is_closed()
     }
 
-    /// Whether the runtime of this thread watches it.
-    pub(super) fn is_near(&self) -> bool {
-        runtime::Handle::try_current().is_ok_and(|handle| handle.id() == self.runtime)
+    /// Whether this runtime watches it.
+    pub(super) fn is_near(&self, here: Option<runtime::Id>) -> bool {
+        here == Some(self.runtime)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -392,10 +406,39 @@ impl Session {
         locked(&self.prepared).known.keys().map(|text| Arc::from(&**text)).collect()
     }
 
+    /// The statement that was made of this very text to look at the fences' token.
+    pub(super) fn known_by_token(&self, sql: &Arc<str>) -> Option<Arc<Known>> {
+        let prepared = locked(&self.prepared);
+        let current = prepared.schema == self.schema.load(Ordering::SeqCst);
+        prepared.by_token.get(&place_of(sql)).filter(|_| current).map(|(_, known)| known.clone())
+    }
+
+    /// Keeps it, for as long as it is known.
+    pub(super) fn keep_by_token(&self, sql: &Arc<str>, known: &Arc<Known>) {
+        let mut prepared = locked(&self.prepared);
+        if prepared.by_token.len() >= MAX_PREPARED {
+            prepared.by_token.clear();
+        }
+        // Others may have been forgotten while the server parsed it.
+        if prepared.known.values().any(|kept| Arc::ptr_eq(kept, known)) {
+            prepared.by_token.insert(place_of(sql), (sql.clone(), known.clone()));
+        }
+    }
+
     /// Forgets a statement: the schema has changed under it.
     pub(super) fn forget(&self, sql: &str) {
+        if let Some(known) = self.known(sql) {
+            self.forget_known(&known);
+        }
+    }
+
+    pub(super) fn forget_known(&self, known: &Arc<Known>) {
         let mut prepared = locked(&self.prepared);
-        if let Some(known) = prepared.known.remove(sql) {
+        let before = prepared.known.len();
+        prepared.known.retain(|_, kept| !Arc::ptr_eq(kept, known));
+        prepared.by_token.retain(|_, (_, kept)| !Arc::ptr_eq(kept, known));
+        // It may have been forgotten meanwhile, and is closed once.
+        if prepared.known.len() < before {
             prepared.forgotten.push(known.name.clone());
         }
     }

@@ -188,7 +188,8 @@ pub(super) async fn execute(
     let began = env.elapsed();
     for last_try in [false, true] {
         let committing = AtomicBool::new(false);
-        let left = request.limits.time.saturating_sub(env.elapsed() - began);
+        let spent = if last_try { env.elapsed() - began } else { Duration::ZERO };
+        let left = request.limits.time.saturating_sub(spent);
         let work = async {
             match request.statements.as_slice() {
                 [one] if request.access == Access::Read && one.composed && !request.claim.units.is_empty() => {
@@ -241,7 +242,6 @@ async fn read_by_token(
     asked: &Asked<'_>,
     statement: &Statement,
 ) -> Result<Option<Outcome>> {
-    let sql = connections.fenced(&statement.sql, Shape::Token, statement.params.len());
     let mut past = None;
     for _ in 0..BY_TOKEN {
         let known = connections.fences(conn, past).await?;
@@ -249,12 +249,24 @@ async fn read_by_token(
         if known.table.check(&asked.request.claim, Access::Read).is_err() {
             continue;
         }
-        match read_fenced(conn, &sql, asked, statement, &[&known.token], fault::before_commit).await {
+        let fenced = match conn.known_by_token(&statement.sql) {
+            Some(fenced) => fenced,
+            None => learn_by_token(connections, conn, statement).await?,
+        };
+        match read_fenced(conn, &fenced, asked, statement, &[&known.token], fault::before_commit).await {
             Err(error) if fence::says_refused(&error) => {}
             answer => return answer.map(Some),
         }
     }
     Ok(None)
+}
+
+/// Has the server parse a statement that looks at the fences' token, if it has not yet.
+async fn learn_by_token(connections: &Connections, conn: &Conn, statement: &Statement) -> Result<Arc<Known>> {
+    let sql = connections.fenced(&statement.sql, Shape::Token, statement.params.len());
+    let known = conn.knows(&sql).await?;
+    conn.keep_by_token(&statement.sql, &known);
+    Ok(known)
 }
 
 async fn read_by_fences(
@@ -266,7 +278,7 @@ async fn read_by_fences(
     let entry = asked.entry();
     let sql = connections.fenced(&statement.sql, entry.shape(), statement.params.len());
     let params = entry.params();
-    let read = || read_fenced(conn, &sql, asked, statement, &params, |fault| entry.refusal(fault));
+    let read = || read_by_text(conn, &sql, asked, statement, &params, |fault| entry.refusal(fault));
     match read().await {
         // Why, is asked. If the fences have changed meanwhile and there is no reason any more, the read is tried again.
         Err(error) if fence::says_refused(&error) => {
@@ -277,8 +289,7 @@ async fn read_by_fences(
     }
 }
 
-/// Runs a statement that takes `fence` behind its own parameters.
-async fn read_fenced(
+async fn read_by_text(
     conn: &Conn,
     sql: &str,
     asked: &Asked<'_>,
@@ -286,17 +297,29 @@ async fn read_fenced(
     fence: &[&(dyn ToSql + Sync)],
     explain: impl Fn(fault::Fault) -> ShardError,
 ) -> Result<Outcome> {
-    let Asked { request, acting, .. } = asked;
     let known = conn.knows(sql).await?;
+    read_fenced(conn, &known, asked, statement, fence, explain).await
+}
+
+/// Runs a statement that takes `fence` behind its own parameters.
+async fn read_fenced(
+    conn: &Conn,
+    known: &Arc<Known>,
+    asked: &Asked<'_>,
+    statement: &Statement,
+    fence: &[&(dyn ToSql + Sync)],
+    explain: impl Fn(fault::Fault) -> ShardError,
+) -> Result<Outcome> {
+    let Asked { request, acting, .. } = asked;
     let own = known.params.len().saturating_sub(fence.len());
     if own != statement.params.len() || known.columns.len() != statement.columns.len() {
-        conn.forget(sql);
+        conn.forget_known(known);
         return Err(ShardError::Conflict("the schema has changed".into()));
     }
     let mut exchange = Exchange::default();
     acting.ask(conn, &mut exchange).await?;
     let own = exchange.parts();
-    exchange.run(&known, &statement.params, fence)?;
+    exchange.run(known, &statement.params, fence)?;
     let (budget, mut rows) = (Budget::new(&request.limits), Vec::new());
     let take = |part: usize, answer: Answer| match answer {
         Answer::Row(row) if part == own => {

@@ -21,6 +21,7 @@
 use super::cancel::Registration;
 use super::message::{Bind, Frame, Frames, Kind, Message, Target, decode, utf8};
 use super::reply::{COLUMNS_MAX, Format, Replies, Severity};
+use super::stop::Stop;
 use super::turns::{Seat, Within};
 use super::values::{Forms, formats, types_of};
 use crate::metrics::{Metrics, Outcome};
@@ -30,6 +31,7 @@ use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use isles_sql::types::Oid;
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -172,7 +174,7 @@ struct Wire<S> {
     frames: Frames,
     replies: Replies,
     cancel: Registration,
-    phase: watch::Receiver<Phase>,
+    stop: Stop,
     /// What the session says while it works.
     progress: Arc<Progress>,
 }
@@ -192,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
             biased;
             sent = sent => sent?,
             // A client that does not read would keep the server from stopping.
-            () = reached(&mut self.phase, Phase::Stopping) => return Err(End::Stopped),
+            () = reached(&mut self.stop, Phase::Stopping) => return Err(End::Stopped),
         }
         if buffer.capacity() > KEPT_BYTES {
             self.replies = Replies::default();
@@ -220,7 +222,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                         return Err(End::Gone);
                     }
                 }
-                () = reached(&mut self.phase, stop_at) => return Err(End::Stopped),
+                () = reached(&mut self.stop, stop_at) => return Err(End::Stopped),
             }
         }
     }
@@ -246,7 +248,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                         break end;
                     }
                 }
-                () = reached(&mut self.phase, Phase::Stopping) => break End::Stopped,
+                () = reached(&mut self.stop, Phase::Stopping) => break End::Stopped,
             }
         };
         self.cancel.cancel();
@@ -256,16 +258,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
 }
 
 /// Resolves when the server has come as far as this in stopping.
-async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
-    // A sender that is gone means that the server is gone.
-    let _ = phase.wait_for(|phase| *phase >= wanted).await;
+async fn reached(stop: &mut Stop, wanted: Phase) {
+    poll_fn(|cx| stop.poll_reached(cx, wanted)).await;
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     pub(crate) fn new(stream: S, frames: Frames, session: Session, around: Surroundings) -> Conversation<S> {
         let Surroundings { metrics, phase, cancel, seat } = around;
         Conversation {
-            wire: Wire { stream, frames, replies: Replies::default(), cancel, phase, progress: session.progress() },
+            wire: Wire {
+                stream,
+                frames,
+                replies: Replies::default(),
+                cancel,
+                stop: Stop::new(phase),
+                progress: session.progress(),
+            },
             session,
             state: State::Ready,
             portals: HashMap::new(),
@@ -410,11 +418,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
         self.session.forget("");
         self.forget_portal("");
         let statements = match may_not_be_one(sql) {
-            true => self.split(sql),
-            false => Ok(vec![sql.into()]),
+            true => self.split(sql).map(|statements| queue(sql, statements)),
+            false => Ok(VecDeque::from([Queued { sql: sql.into(), offset: 0 }])),
         };
         let statements = match statements {
-            Ok(statements) => queue(sql, statements),
+            Ok(statements) => statements,
             Err(error) => return self.query_failed(error, 0).await,
         };
         if statements.is_empty() {
@@ -460,15 +468,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     }
 
     async fn run_query(&mut self, sql: &str) -> Step<Ran> {
-        let prepared = match self.prepare(sql, &[]).await? {
+        let (prepared, values) = match self.wire.attend(pin!(self.session.prepare_text(sql))).await? {
             Ok(prepared) => prepared,
             Err(error) => return Ok(Ran::Failed(error)),
         };
-        if !prepared.params.is_empty() {
+        if prepared.params.len() != values.len() {
             return Ok(Ran::Failed(SqlError::new("42P02", "there is no parameter $1")));
         }
-        let answer = self.start(&prepared, Vec::new()).await?;
+        let is_lifted = !values.is_empty();
+        let answer = self.start(&prepared, values).await?;
         match answer {
+            Err(error) if is_lifted && error.position.is_some() => Ok(Ran::Failed(self.positioned(sql, error).await?)),
             Ok(Answer::Rows(rows)) => {
                 if rows.fields.len() > COLUMNS_MAX {
                     return Ok(Ran::Failed(too_many_columns()));
@@ -477,6 +487,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
                 Ok(self.send_rows(rows, &[], usize::MAX).await?.0)
             }
             answer => self.answered(answer).await,
+        }
+    }
+
+    /// An error of a text whose constants were lifted, and whose schema has changed since it was prepared: its position is
+    /// that of the text as the client has sent it.
+    async fn positioned(&mut self, sql: &str, error: SqlError) -> Step<SqlError> {
+        let error = SqlError { position: None, ..error };
+        match self.session.in_transaction() {
+            true => Ok(error),
+            false => Ok(self.prepare(sql, &[]).await?.err().unwrap_or(error)),
         }
     }
 

@@ -7,6 +7,7 @@
 //!   * [`scram`]         proofs of passwords
 //!   * [`cancel`]        cancel requests
 //!   * [`turns`]         tenants whose connections share a thread
+//!   * [`stop`]          how far the server has come in stopping
 //!   * [`threads`]       threads that serve connections
 //!   * [`local`]         the socket for clients on the same machine
 //!   * [`startup`]       from the first byte to a session
@@ -25,6 +26,7 @@ pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod scram;
 pub(crate) mod startup;
+mod stop;
 mod threads;
 mod turns;
 pub(crate) mod values;

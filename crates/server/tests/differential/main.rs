@@ -9,6 +9,7 @@ mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod tenants;
+mod texts;
 
 use compare::History;
 use harness::Setup;
@@ -92,4 +93,10 @@ async fn eight_sqlite_shards_agree_with_postgresql() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgresql_shards_agree_with_postgresql() {
     agree(Setup::Postgres { shards: 2 }, 4_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_that_differ_in_their_values_agree_with_postgresql() {
+    texts::texts_agree(Setup::Sqlite { shards: 3 }).await;
+    texts::texts_agree(Setup::Postgres { shards: 2 }).await;
 }

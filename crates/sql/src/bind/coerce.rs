@@ -168,14 +168,7 @@ impl Binder<'_> {
         if to.modifier < 0 || expr.ty.modifier == to.modifier || !has_modifier(to.oid) {
             return expr;
         }
-        let explicit = context == CastContext::Explicit;
-        if let ExprKind::Const(value) = &expr.kind
-            && let Ok(fitted) = crate::text::apply_modifier(value.clone(), to, explicit)
-        {
-            return Expr::new(ExprKind::Const(fitted), to);
-        }
-        let how = CastHow::Modifier { explicit };
-        Expr::new(ExprKind::Cast { arg: Box::new(expr), how }, to)
+        fitted(expr, to, context == CastContext::Explicit)
     }
 
     /// Brings an expression to a type and modifier; None where there is no such conversion.
@@ -251,9 +244,20 @@ impl Binder<'_> {
     }
 }
 
+/// An expression with a modifier: a constant that fits has it at once.
+pub(super) fn fitted(expr: Expr, to: Type, explicit: bool) -> Expr {
+    if let ExprKind::Const(value) = &expr.kind
+        && let Ok(fitted) = crate::text::apply_modifier(value.clone(), to, explicit)
+    {
+        return Expr::new(ExprKind::Const(fitted), to);
+    }
+    let how = CastHow::Modifier { explicit };
+    Expr::new(ExprKind::Cast { arg: Box::new(expr), how }, to)
+}
+
 /// Conversions of constants that cannot fail are done at once, so that routing sees a constant: a null is null in every
 /// type, a relabelled value stays what it is, and an integer fits into what is wider.
-fn fold(expr: Expr, how: CastHow, to: Oid) -> ExprKind {
+pub(super) fn fold(expr: Expr, how: CastHow, to: Oid) -> ExprKind {
     let from = expr.ty.oid;
     match (&expr.kind, how) {
         (ExprKind::Const(Value::Null), _) => expr.kind,

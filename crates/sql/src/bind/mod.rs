@@ -14,6 +14,7 @@
 //!   * `key`      what a key of a table is over
 //!   * `tenant`   which tenant a row is given to
 //!   * `procedure` calls of what is registered above the database
+//!   * `fill`     values in the places of parameters
 //!   * `origin`   which tables and columns a result's columns are of
 //!   * `ddl`, `utility` everything else
 //!
@@ -33,6 +34,7 @@ mod compare;
 pub mod ddl;
 mod expr;
 mod expressions;
+mod fill;
 mod from;
 mod group;
 mod input;
@@ -52,6 +54,7 @@ pub mod utility;
 mod walk;
 mod write;
 
+pub(crate) use fill::{put_back, read_literal};
 pub(crate) use key::BoundKey;
 pub use origin::Origin;
 pub(crate) use tenant::tenant_expression;

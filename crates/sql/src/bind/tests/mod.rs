@@ -4,6 +4,7 @@
 //! types of its columns, the types of its parameters, or its error (`!`) with detail and hint. Where Isles refuses what
 //! PostgreSQL does, a line `~` says with which words.
 
+mod lifted;
 mod trees;
 
 use super::*;

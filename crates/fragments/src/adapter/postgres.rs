@@ -28,6 +28,7 @@ use isles_kernel::value::{DataType, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Config;
+use tokio_postgres::config::TargetSessionAttrs;
 
 /// Connections of one adapter: PostgreSQL has 100 by default, and others want some.
 const CONNECTIONS: usize = 40;
@@ -61,8 +62,12 @@ impl Postgres {
     /// The same, with a bug.
     pub fn planted(url: &str, planted: Option<Planted>) -> Result<Postgres> {
         // It may hold a password, so nothing of it goes into the error.
-        let unread = |_| Error::Database(SqlError::new("22023", "the URL is not that of a PostgreSQL database"));
-        let config: Arc<Config> = Arc::new(url.parse().map_err(unread)?);
+        let wrong = |why: &str| Error::Database(SqlError::new("22023", why));
+        let config: Config = url.parse().map_err(|_| wrong("the URL is not that of a PostgreSQL database"))?;
+        if config.get_target_session_attrs() != TargetSessionAttrs::Any {
+            return Err(wrong("target_session_attrs is not supported: name the server that takes writes"));
+        }
+        let config = Arc::new(config);
         Ok(Postgres { config, idle: Arc::default(), room: Arc::new(Semaphore::new(CONNECTIONS)), planted })
     }
 
@@ -83,7 +88,7 @@ impl Postgres {
                 None => break self.connect().await?,
             }
         };
-        Ok(PostgresLink { line, begin: None, idle: self.idle.clone(), loose: None, _permit: permit })
+        Ok(PostgresLink { line, state: State::Open, idle: self.idle.clone(), loose: None, _permit: permit })
     }
 
     /// Runs texts in one transaction that sees all shards.
@@ -95,7 +100,7 @@ impl Postgres {
             .map_err(failed)?;
         let mut count = 0;
         for text in texts {
-            count += link.tell(&[Part::text(text)]).await?.touched;
+            count += link.tell(Part::text(text)).await?.touched;
         }
         Box::new(link).commit().await?;
         Ok(count)
@@ -106,7 +111,7 @@ impl Postgres {
         let mut link = self.link().await?;
         let params = [Value::text(table)];
         let part = Part { sql, params: &params, types: &[DataType::Text], columns: &[DataType::Text] };
-        let rows = link.tell(&[part]).await?.rows;
+        let rows = link.tell(part).await?.rows;
         link.give_back();
         let text = |row: Vec<Value>| match row.into_iter().next() {
             Some(Value::Text(name)) => Some(name),
@@ -137,10 +142,19 @@ impl Begin {
     }
 }
 
+/// How far a transaction is.
+enum State {
+    /// It begins with its first statement.
+    Ready(Begin),
+    /// It is open, or there is none: each text stands for itself.
+    Open,
+    /// It could not be begun. Nothing may be run as if it had been.
+    Failed,
+}
+
 struct PostgresLink {
     line: Line,
-    /// What begins the transaction, until it is sent, with the first statement.
-    begin: Option<Begin>,
+    state: State,
     idle: Arc<Mutex<Vec<Line>>>,
     /// Another connection, for a planted bug.
     loose: Option<Line>,
@@ -156,18 +170,35 @@ impl PostgresLink {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.line);
     }
 
-    /// Runs statements, behind what begins the transaction; what the last of them was told.
-    async fn tell(&mut self, parts: &[Part<'_>]) -> Result<Told> {
-        let told = match self.begin.take() {
-            Some(begin) => self.line.run(&[&begin.parts(), parts].concat(), Ends::Nothing).await,
-            None => self.line.run(parts, Ends::Nothing).await,
-        };
-        Ok(told.map_err(failed)?.pop().unwrap_or_default())
+    /// What goes in front of the first statement.
+    fn begin(&mut self) -> Result<Option<Begin>> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Ready(begin) => Ok(Some(begin)),
+            State::Open => {
+                self.state = State::Open;
+                Ok(None)
+            }
+            State::Failed => Err(Error::Database(SqlError::new("25P02", "the transaction was not begun"))),
+        }
     }
 
-    /// The same, and commits.
+    /// Runs a statement, behind what begins the transaction.
+    async fn tell(&mut self, part: Part<'_>) -> Result<Told> {
+        let told = match self.begin()? {
+            Some(begin) => {
+                let [kind, say] = begin.parts();
+                self.line.run(&[kind, say, part], Ends::Nothing).await
+            }
+            None => self.line.run(&[part], Ends::Nothing).await,
+        };
+        let last = told.map_err(failed)?.pop().unwrap_or_default();
+        self.state = State::Open;
+        Ok(last)
+    }
+
+    /// Runs statements, and commits.
     async fn end(mut self, parts: &[Part<'_>]) -> Result<()> {
-        let begin = self.begin.take();
+        let begin = self.begin()?;
         let begin = begin.as_ref().map(Begin::parts);
         let parts = [begin.as_ref().map_or(&[][..], |begin| begin), parts, &[Part::text(COMMIT)]].concat();
         self.line.run(&parts, Ends::Transaction).await.map_err(failed)?;
@@ -179,24 +210,26 @@ impl PostgresLink {
 #[async_trait]
 impl Link for PostgresLink {
     async fn query(&mut self, statement: &Statement) -> Result<Vec<Vec<Value>>> {
-        Ok(self.tell(&[part(statement)]).await?.rows)
+        Ok(self.tell(part(statement)).await?.rows)
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<u64> {
-        Ok(self.tell(&[part(statement)]).await?.touched)
+        Ok(self.tell(part(statement)).await?.touched)
     }
 
     async fn command(&mut self, sql: &str) -> Result<()> {
-        self.tell(&[Part::text(sql)]).await.map(|_| ())
+        self.tell(Part::text(sql)).await.map(|_| ())
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {
         // One that was never begun has nothing to commit.
-        match self.begin {
-            Some(_) => self.give_back(),
-            None => self.end(&[]).await?,
+        match self.state {
+            State::Ready(_) => {
+                self.give_back();
+                Ok(())
+            }
+            State::Open | State::Failed => self.end(&[]).await,
         }
-        Ok(())
     }
 
     async fn execute_and_commit(self: Box<Self>, statement: &Statement) -> Result<()> {
@@ -204,8 +237,10 @@ impl Link for PostgresLink {
     }
 
     async fn roll_back(mut self: Box<Self>) {
+        let begun = !matches!(self.state, State::Ready(_));
+        self.state = State::Open;
         // One that cannot be undone is closed, which undoes it.
-        if self.begin.is_some() || self.command("ROLLBACK").await.is_ok() {
+        if !begun || self.command("ROLLBACK").await.is_ok() {
             self.give_back();
         }
     }
@@ -230,7 +265,7 @@ impl Adapter for Postgres {
 
     async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>> {
         let mut link = self.link().await?;
-        link.begin = Some(Begin::new(access, mode));
+        link.state = State::Ready(Begin::new(access, mode));
         if self.planted == Some(Planted::LooseClock) && mode == Mode::Write {
             let loose = self.connect().await?;
             loose.batch(&format!("SET {SETTING} = '*'")).await.map_err(failed)?;
@@ -265,7 +300,7 @@ impl Adapter for Postgres {
         let print = Print { dialect: Dialect::Postgres, access: &Access::Global, planted: None };
         let statement = print.shards_with(table, condition, limit)?;
         let mut link = self.link().await?;
-        link.begin = Some(Begin::new(&Access::Global, Mode::Read));
+        link.state = State::Ready(Begin::new(&Access::Global, Mode::Read));
         let rows = link.query(&statement).await?;
         Box::new(link).commit().await?;
         rows.into_iter().map(|row| shard_of(row.into_iter().next())).collect()

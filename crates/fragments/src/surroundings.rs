@@ -79,8 +79,11 @@ impl Surroundings {
 
     pub(crate) fn random(&self) -> u64 {
         match self.ids {
-            // The few bits that are fixed in one half are not in the other.
-            IdSource::System => Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1,
+            IdSource::System => {
+                let (high, low) = Uuid::new_v4().as_u64_pair();
+                // The few bits that are fixed in one half meet others that are not.
+                high ^ low.rotate_left(32)
+            }
             IdSource::Env => self.env.random(),
         }
     }

@@ -6,7 +6,7 @@
 //! which ends with them: whatever it has set, and every lock that it has taken, goes when the answer comes.
 
 use super::fault::Fault;
-use super::value::{decode, encode};
+use super::value::{decode, encode, type_of};
 use crate::error::{Result, ShardError};
 use crate::shard::Row;
 use bytes::BytesMut;
@@ -48,12 +48,13 @@ impl Exchange {
         self.parts
     }
 
-    /// Has a text parsed under a name, and its types told.
-    pub(super) fn parse(&mut self, name: &str, sql: &str) -> Result<()> {
+    /// Has a text parsed under a name, and its types told. The server finds those of parameters that are not given.
+    pub(super) fn parse(&mut self, name: &str, sql: &str, types: &[DataType]) -> Result<()> {
         if sql.contains('\0') {
             return Err(ShardError::statement("22021", "invalid byte sequence for encoding \"UTF8\": 0x00"));
         }
-        frontend::parse(name, sql, [], &mut self.bytes).map_err(too_long)?;
+        let types = types.iter().map(|ty| type_of(*ty).oid());
+        frontend::parse(name, sql, types, &mut self.bytes).map_err(too_long)?;
         frontend::describe(b'S', name, &mut self.bytes).map_err(too_long)?;
         self.parts += 1;
         Ok(())

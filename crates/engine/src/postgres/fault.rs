@@ -17,7 +17,7 @@ use tokio_postgres::error::{DbError, Error};
 
 /// What went wrong between the server and us.
 #[derive(Debug)]
-pub enum Fault {
+pub(super) enum Fault {
     /// The server says so.
     Server(Box<Said>),
     /// The connection is lost, and why.
@@ -28,7 +28,7 @@ pub enum Fault {
 
 /// An error, as the server says it.
 #[derive(Debug, Default)]
-pub struct Said {
+pub(super) struct Said {
     pub(super) code: String,
     pub(super) message: String,
     pub(super) detail: Option<String>,
@@ -129,7 +129,7 @@ const ROW_CHECK: &str = "ExecWithCheckOptions";
 const MAX_FOREIGN_STATES: usize = 1_000;
 
 /// What an error before COMMIT means.
-pub fn before_commit(fault: impl Into<Fault>) -> ShardError {
+pub(super) fn before_commit(fault: impl Into<Fault>) -> ShardError {
     match fault.into() {
         Fault::Server(said) => from_server(*said),
         Fault::Lost(why) => ShardError::Unavailable(format!("connection lost: {why}")),
@@ -138,7 +138,7 @@ pub fn before_commit(fault: impl Into<Fault>) -> ShardError {
 }
 
 /// What an error in answer to COMMIT means.
-pub fn during_commit(fault: impl Into<Fault>) -> ShardError {
+pub(super) fn during_commit(fault: impl Into<Fault>) -> ShardError {
     match fault.into() {
         // A server that ends the session may have finished the commit before; see ProcessInterrupts.
         Fault::Server(said) if !said.code.starts_with("57P") => from_server(*said),

@@ -6,6 +6,7 @@
 //!   * [`socket`]       the bytes of a connection, on which the library and we take turns
 //!   * [`exchange`]     statements that are sent together and answered together
 //!   * [`session`]      a connection, driven by whoever waits on it
+//!   * [`line`]         a connection for those who are no shard
 //!   * [`pool`]         connections, lent clean and taken back clean
 //!   * [`fence`]        the fence, by advisory locks and a fresh snapshot
 //!   * [`tenancy`]      the second fence around tenants, by row level security
@@ -44,6 +45,7 @@ mod entries;
 mod exchange;
 mod fault;
 mod fence;
+mod line;
 mod log;
 mod pledge;
 mod pool;
@@ -61,10 +63,10 @@ mod unique;
 mod usage;
 mod value;
 
-/// For others who speak with a PostgreSQL server: values in its form, and what its errors mean.
+/// For others who speak with a PostgreSQL server.
 pub mod wire {
-    pub use super::fault::{before_commit, during_commit};
-    pub use super::value::{Param, Raw, decode, type_of};
+    pub use super::line::{Ends, Line, Part, Told};
+    pub use super::value::type_of;
 }
 
 use crate::binding::Binding;

@@ -27,6 +27,7 @@ use fallible_iterator::FallibleIterator;
 use futures::future::BoxFuture;
 use futures::task::noop_waker_ref;
 use futures::{SinkExt, StreamExt};
+use isles_kernel::value::DataType;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -338,13 +339,19 @@ impl Session {
 
     /// Has the server parse those texts that are not known.
     pub(super) async fn learn(&self, texts: &[&str]) -> crate::error::Result<()> {
+        let texts: Vec<(&str, &[DataType])> = texts.iter().map(|text| (*text, &[][..])).collect();
+        self.learn_typed(&texts).await
+    }
+
+    /// The same for texts whose parameters have types that are known here.
+    pub(super) async fn learn_typed(&self, texts: &[(&str, &[DataType])]) -> crate::error::Result<()> {
         let schema = self.schema.load(Ordering::SeqCst);
         let mut exchange = Exchange::default();
         let mut learnt: Vec<(&str, String, Shape)> = Vec::new();
-        for text in texts {
+        for (text, types) in texts {
             if self.known(text).is_none() && !learnt.iter().any(|(other, ..)| other == text) {
                 let name = locked(&self.prepared).new_name();
-                exchange.parse(&name, text)?;
+                exchange.parse(&name, text, types)?;
                 learnt.push((text, name, Shape::default()));
             }
         }

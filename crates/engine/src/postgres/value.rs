@@ -18,7 +18,7 @@ type BoxError = Box<dyn Error + Sync + Send>;
 
 /// A parameter, encoded already: an error in a value is found before anything is sent.
 #[derive(Debug)]
-pub struct Param(Option<BytesMut>);
+pub(super) struct Param(Option<BytesMut>);
 
 impl ToSql for Param {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, BoxError> {
@@ -39,7 +39,7 @@ impl ToSql for Param {
 }
 
 /// A result's bytes, whatever their type.
-pub struct Raw<'a>(pub &'a [u8]);
+pub(super) struct Raw<'a>(pub(super) &'a [u8]);
 
 impl<'a> FromSql<'a> for Raw<'a> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> std::result::Result<Raw<'a>, BoxError> {
@@ -53,7 +53,7 @@ impl<'a> FromSql<'a> for Raw<'a> {
 
 impl Param {
     /// One value, for a parameter of type `ty`.
-    pub fn new(value: &Value, ty: &Type) -> Result<Param> {
+    pub(super) fn new(value: &Value, ty: &Type) -> Result<Param> {
         if value.is_null() {
             return Ok(Param(None));
         }
@@ -312,7 +312,7 @@ fn decode_numeric(raw: &[u8]) -> Result<Value> {
 }
 
 /// Reads a value of the server's type `ty` as one of type `expected`.
-pub fn decode(raw: Option<&[u8]>, ty: &Type, expected: DataType) -> Result<Value> {
+pub(super) fn decode(raw: Option<&[u8]>, ty: &Type, expected: DataType) -> Result<Value> {
     let Some(raw) = raw else { return Ok(Value::Null) };
     let value = match (ty, expected) {
         (&Type::BOOL, DataType::Bool) => Value::Bool(fixed::<1>(raw)? != [0]),

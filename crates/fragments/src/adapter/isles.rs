@@ -62,7 +62,7 @@ impl Isles {
 
     async fn texts(&self, sql: &str) -> Result<Vec<Vec<Value>>> {
         let mut session = self.session(None)?;
-        run(&mut session, sql, &[]).await.map(|(rows, _)| rows)
+        run(&mut session, sql, &[], &[]).await.map(|(rows, _)| rows)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<Shard>> {
@@ -89,11 +89,12 @@ impl Isles {
 async fn run(
     session: &mut Session,
     sql: &str,
-    params: &[(Value, isles_kernel::value::DataType)],
+    params: &[Value],
+    types: &[isles_kernel::value::DataType],
 ) -> Result<(Vec<Vec<Value>>, u64)> {
-    let types: Vec<Oid> = params.iter().map(|(_, ty)| Oid(type_of(*ty).oid())).collect();
+    let types: Vec<Oid> = types.iter().map(|ty| Oid(type_of(*ty).oid())).collect();
     let prepared = session.prepare(sql, &types).await?;
-    match session.execute(&prepared, params.iter().map(|(value, _)| value.clone()).collect()).await? {
+    match session.execute(&prepared, params.to_vec()).await? {
         Answer::Rows(mut rows) => {
             let mut found = Vec::new();
             while let Some(batch) = rows.next(BATCH).await? {
@@ -118,15 +119,15 @@ struct IslesLink {
 #[async_trait]
 impl Link for IslesLink {
     async fn query(&mut self, statement: &Statement) -> Result<Vec<Vec<Value>>> {
-        run(&mut self.session, &statement.sql, &statement.params).await.map(|(rows, _)| rows)
+        run(&mut self.session, &statement.sql, &statement.params, &statement.types).await.map(|(rows, _)| rows)
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<u64> {
-        run(&mut self.session, &statement.sql, &statement.params).await.map(|(_, count)| count)
+        run(&mut self.session, &statement.sql, &statement.params, &statement.types).await.map(|(_, count)| count)
     }
 
     async fn command(&mut self, sql: &str) -> Result<()> {
-        run(&mut self.session, sql, &[]).await.map(|_| ())
+        run(&mut self.session, sql, &[], &[]).await.map(|_| ())
     }
 
     async fn commit(mut self: Box<Self>) -> Result<()> {
@@ -182,7 +183,7 @@ impl Adapter for Isles {
             let print = Print { dialect: Dialect::Isles, access: &access, planted: None };
             let statement = print.select(&select)?;
             let mut session = self.session(Some(&shard))?;
-            match run(&mut session, &statement.sql, &statement.params).await {
+            match run(&mut session, &statement.sql, &statement.params, &statement.types).await {
                 Ok((rows, _)) if rows.is_empty() => {}
                 Ok(_) => found.push(shard),
                 // It may have some; whoever goes there is told why it cannot be asked. The others come first.
@@ -345,15 +346,15 @@ impl Tables for Isles {
         texts.extend(note.map(|note| ddl::note(Dialect::Isles, note)));
         if alone {
             for text in &texts {
-                run(&mut session, text, &[]).await?;
+                run(&mut session, text, &[], &[]).await?;
             }
             return Ok(());
         }
-        run(&mut session, "BEGIN", &[]).await?;
+        run(&mut session, "BEGIN", &[], &[]).await?;
         for text in &texts {
-            run(&mut session, text, &[]).await?;
+            run(&mut session, text, &[], &[]).await?;
         }
-        run(&mut session, "COMMIT", &[]).await.map(|_| ())
+        run(&mut session, "COMMIT", &[], &[]).await.map(|_| ())
     }
 
     async fn exists(&self, table: &Table) -> Result<bool> {

@@ -137,17 +137,50 @@ pub trait Transaction: Send {
     async fn roll_back(self: Box<Self>);
 }
 
+/// All that a transaction writes, known before it begins.
+#[derive(Debug)]
+pub struct Writes {
+    /// New rows, in order.
+    pub(crate) rows: Vec<(Arc<Table>, Row)>,
+    /// The entry that tells of them, without its version and the id of the one before it: the clock has both.
+    pub(crate) entry: Option<(Arc<Table>, Row)>,
+}
+
 /// A database.
 #[async_trait]
 pub trait Adapter: Send + Sync + 'static {
     /// For people: `memory`, `sqlite`, `postgresql`, `isles`.
     fn name(&self) -> &'static str;
     async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>>;
+    /// A whole transaction that has nothing to read: takes the shard's turn, writes, and commits. For those who can say
+    /// it at once.
+    async fn write(&self, access: &Access, writes: Writes) -> Result<()> {
+        write_by_steps(self, access, writes).await
+    }
     /// The shards that have rows of a table under a condition, some of them if there are many. One that cannot be asked
     /// now is taken for one that has some.
     async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>>;
     /// How tables are made here.
     fn tables(&self) -> &dyn Tables;
+}
+
+async fn write_by_steps<A: Adapter + ?Sized>(adapter: &A, access: &Access, writes: Writes) -> Result<()> {
+    let mut tx = adapter.begin(access, Mode::Write).await?;
+    let tick = writes.entry.as_ref().map_or(Tick::Hold, |(_, entry)| Tick::Next(&entry.id));
+    let clock = tx.tick(tick).await?;
+    for (table, row) in &writes.rows {
+        if let Err(error) = tx.insert(table, row).await {
+            tx.roll_back().await;
+            return Err(error);
+        }
+    }
+    match writes.entry {
+        Some((table, mut entry)) => {
+            entry.values = entry.values.set("version", clock.version).set("prev", clock.prev);
+            tx.insert_and_commit(&table, &entry).await
+        }
+        None => tx.commit().await,
+    }
 }
 
 /// Statements that make or change a table, all of them or none.

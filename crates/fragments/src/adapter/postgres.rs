@@ -1,51 +1,56 @@
 //! One PostgreSQL database.
 //!
 //! A transaction borrows a connection; one that was not ended is closed rather than given back. Every transaction says
-//! its shard to row level security (`SET LOCAL`, so that nothing stays on the connection). Reads are repeatable and read
-//! only. Writes are read committed: whoever writes to a shard holds its clock, so that writers of a shard follow each
-//! other, each with a fresh look at what the one before has done.
+//! its shard to row level security (until its end, so that nothing stays on the connection). Reads are repeatable and
+//! read only. Writes are read committed: whoever writes to a shard holds its clock, so that writers of a shard follow
+//! each other, each with a fresh look at what the one before has done.
+//!
+//! What is known together is sent together, and answered together. What begins a transaction goes with its first
+//! statement, the last row with the COMMIT, and a unit of work that has nothing to read is one exchange altogether, whose
+//! end commits it:
+//!
+//!     clock and entry · row · row · …  ──►  committed, or refused
 
 use super::sql::ddl::{self, Lacking, SETTING};
 use super::sql::transaction::{Link, SqlTransaction};
 use super::sql::{Dialect, Planted, Print, Statement, quoted};
 use super::sqlite::{assign_sql, shard_of};
-use super::{Access, Adapter, Assign, Mode, Siblings, Step, Tables, Transaction};
+use super::{Access, Adapter, Assign, Mode, Siblings, Step, Tables, Transaction, Writes};
 use crate::condition::Condition;
 use crate::error::{Error, Result};
 use crate::schema::{Owner, Table};
 use crate::shard::Shard;
 use async_trait::async_trait;
-use isles_engine::postgres::wire::{Param, Raw, before_commit, decode, during_commit, type_of};
+use isles_engine::error::ShardError;
+use isles_engine::postgres::wire::{Ends, Line, Part, Told};
 use isles_kernel::error::SqlError;
-use isles_kernel::value::Value;
-use std::collections::HashMap;
+use isles_kernel::value::{DataType, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Config;
+use tokio_postgres::config::TargetSessionAttrs;
 
 /// Connections of one adapter: PostgreSQL has 100 by default, and others want some.
 const CONNECTIONS: usize = 40;
-/// Prepared statements that a connection keeps; beyond it all are prepared anew.
-const STATEMENTS: usize = 200;
 /// Names the lock that keeps two processes from migrating at once.
 const MIGRATION_LOCK: i64 = 0x6973_6c65_7366;
-
-struct Connection {
-    client: Client,
-    prepared: HashMap<String, tokio_postgres::Statement>,
-}
+/// What a unit of work in one exchange goes by; the others say it themselves. A server whose default is stricter refuses
+/// whoever has waited for a clock.
+const SESSION: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// Says a transaction's shard, until it ends; the first parameter names the setting.
+const SAY: &str = "SELECT set_config($1, $2, true)";
+const COMMIT: &str = "COMMIT";
 
 /// A PostgreSQL database as a database for fragments.
 pub struct Postgres {
-    config: Config,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    config: Arc<Config>,
+    idle: Arc<Mutex<Vec<Line>>>,
     room: Arc<Semaphore>,
     planted: Option<Planted>,
 }
 
-fn failed(error: tokio_postgres::Error) -> Error {
-    before_commit(error).for_people().into()
+fn failed(error: ShardError) -> Error {
+    error.for_people().into()
 }
 
 impl Postgres {
@@ -56,199 +61,200 @@ impl Postgres {
 
     /// The same, with a bug.
     pub fn planted(url: &str, planted: Option<Planted>) -> Result<Postgres> {
-        let config: Config = url.parse().map_err(failed)?;
+        // It may hold a password, so nothing of it goes into the error.
+        let wrong = |why: &str| Error::Database(SqlError::new("22023", why));
+        let config: Config = url.parse().map_err(|_| wrong("the URL is not that of a PostgreSQL database"))?;
+        if config.get_target_session_attrs() != TargetSessionAttrs::Any {
+            return Err(wrong("target_session_attrs is not supported: name the server that takes writes"));
+        }
+        let config = Arc::new(config);
         Ok(Postgres { config, idle: Arc::default(), room: Arc::new(Semaphore::new(CONNECTIONS)), planted })
     }
 
-    async fn connect(&self) -> Result<Connection> {
-        let (client, connection) = self.config.connect(NoTls).await.map_err(failed)?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended");
-            }
-        });
-        Ok(Connection { client, prepared: HashMap::new() })
+    async fn connect(&self) -> Result<Line> {
+        let line = Line::connect(self.config.clone()).await.map_err(failed)?;
+        line.batch(SESSION).await.map_err(failed)?;
+        Ok(line)
     }
 
     async fn link(&self) -> Result<PostgresLink> {
         let permit = self.room.clone().acquire_owned().await;
         let permit = permit.map_err(|_| Error::Database(SqlError::new("57P01", "the database is closed")))?;
         let free = || self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = loop {
+        let line = loop {
             match free() {
-                Some(connection) if connection.client.is_closed() => continue,
-                Some(connection) => break connection,
+                Some(line) if !line.is_alive() => continue,
+                Some(line) => break line,
                 None => break self.connect().await?,
             }
         };
-        Ok(PostgresLink { connection, begin: None, idle: self.idle.clone(), loose: None, _permit: permit })
+        Ok(PostgresLink { line, state: State::Open, idle: self.idle.clone(), loose: None, _permit: permit })
     }
 
     /// Runs texts in one transaction that sees all shards.
     async fn maintain(&self, texts: &[String]) -> Result<u64> {
         let mut link = self.link().await?;
-        link.command(&format!("BEGIN; SET LOCAL {SETTING} = '*'; SET CONSTRAINTS ALL DEFERRED")).await?;
+        link.line
+            .batch(&format!("BEGIN; SET LOCAL {SETTING} = '*'; SET CONSTRAINTS ALL DEFERRED"))
+            .await
+            .map_err(failed)?;
         let mut count = 0;
         for text in texts {
-            count += link.connection.client.execute(text.as_str(), &[]).await.map_err(failed)?;
+            count += link.tell(Part::text(text)).await?.touched;
         }
         Box::new(link).commit().await?;
         Ok(count)
     }
 
-    async fn names(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<String>> {
-        let link = self.link().await?;
-        let rows = link.connection.client.query(sql, params).await.map_err(failed)?;
-        let names = rows.iter().map(|row| row.get(0)).collect();
+    /// Names that a query has for the table of another name.
+    async fn names(&self, sql: &str, table: &str) -> Result<Vec<String>> {
+        let mut link = self.link().await?;
+        let params = [Value::text(table)];
+        let part = Part { sql, params: &params, types: &[DataType::Text], columns: &[DataType::Text] };
+        let rows = link.tell(part).await?.rows;
         link.give_back();
-        Ok(names)
+        let text = |row: Vec<Value>| match row.into_iter().next() {
+            Some(Value::Text(name)) => Some(name),
+            _ => None,
+        };
+        Ok(rows.into_iter().filter_map(text).collect())
     }
 }
 
+/// What begins a transaction: its kind, and what it says to row level security.
+struct Begin {
+    kind: &'static str,
+    said: [Value; 2],
+}
+
+impl Begin {
+    fn new(access: &Access, mode: Mode) -> Begin {
+        let kind = match mode {
+            Mode::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Mode::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        };
+        Begin { kind, said: [Value::text(SETTING), Value::Text(said(access))] }
+    }
+
+    fn parts(&self) -> [Part<'_>; 2] {
+        let types = &[DataType::Text, DataType::Text];
+        [Part::text(self.kind), Part { sql: SAY, params: &self.said, types, columns: &[] }]
+    }
+}
+
+/// How far a transaction is.
+enum State {
+    /// It begins with its first statement.
+    Ready(Begin),
+    /// It is open, or there is none: each text stands for itself.
+    Open,
+    /// It could not be begun. Nothing may be run as if it had been.
+    Failed,
+}
+
 struct PostgresLink {
-    connection: Connection,
-    /// What begins the transaction, until it is sent, with the first statement.
-    begin: Option<String>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    line: Line,
+    state: State,
+    idle: Arc<Mutex<Vec<Line>>>,
     /// Another connection, for a planted bug.
-    loose: Option<Connection>,
+    loose: Option<Line>,
     _permit: OwnedSemaphorePermit,
+}
+
+fn part(statement: &Statement) -> Part<'_> {
+    Part { sql: &statement.sql, params: &statement.params, types: &statement.types, columns: &statement.columns }
 }
 
 impl PostgresLink {
     fn give_back(self) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.connection);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.line);
     }
-}
 
-/// Begins a transaction, in front of its first statement, and is not waited for by itself. Where it fails, the setting
-/// that the policies of all tables ask for is missing, and the statement finds nothing.
-async fn begun(client: &Client, begin: Option<String>) -> Result<()> {
-    match begin {
-        Some(begin) => client.batch_execute(&begin).await.map_err(failed),
-        None => Ok(()),
-    }
-}
-
-async fn asked(
-    client: &Client,
-    prepared: &tokio_postgres::Statement,
-    params: &[Param],
-) -> Result<Vec<tokio_postgres::Row>> {
-    let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
-    client.query(prepared, &refs).await.map_err(failed)
-}
-
-async fn executed(client: &Client, prepared: &tokio_postgres::Statement, params: &[Param]) -> Result<u64> {
-    let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
-    client.execute(prepared, &refs).await.map_err(failed)
-}
-
-async fn bind(connection: &mut Connection, statement: &Statement) -> Result<(tokio_postgres::Statement, Vec<Param>)> {
-    let types: Vec<Type> = statement.params.iter().map(|(_, ty)| type_of(*ty)).collect();
-    if connection.prepared.len() >= STATEMENTS {
-        connection.prepared.clear();
-    }
-    let prepared = match connection.prepared.get(&statement.sql) {
-        Some(prepared) => prepared.clone(),
-        None => {
-            let prepared = connection.client.prepare_typed(&statement.sql, &types).await.map_err(failed)?;
-            connection.prepared.insert(statement.sql.clone(), prepared.clone());
-            prepared
+    /// What goes in front of the first statement.
+    fn begin(&mut self) -> Result<Option<Begin>> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Ready(begin) => Ok(Some(begin)),
+            State::Open => {
+                self.state = State::Open;
+                Ok(None)
+            }
+            State::Failed => Err(Error::Database(SqlError::new("25P02", "the transaction was not begun"))),
         }
-    };
-    let bound = statement.params.iter().zip(&types).map(|((value, _), ty)| Param::new(value, ty));
-    let params = bound.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| Error::from(error.for_people()))?;
-    Ok((prepared, params))
-}
-
-fn read(rows: &[tokio_postgres::Row], statement: &Statement) -> Result<Vec<Vec<Value>>> {
-    let mut found = Vec::with_capacity(rows.len());
-    for row in rows {
-        let mut values = Vec::with_capacity(statement.columns.len());
-        for (n, ty) in statement.columns.iter().enumerate() {
-            let raw: Option<Raw<'_>> = row.try_get(n).map_err(failed)?;
-            let column = row.columns()[n].type_();
-            let value = decode(raw.map(|raw| raw.0), column, *ty);
-            values.push(value.map_err(|error| Error::from(error.for_people()))?);
-        }
-        found.push(values);
     }
-    Ok(found)
+
+    /// Runs a statement, behind what begins the transaction.
+    async fn tell(&mut self, part: Part<'_>) -> Result<Told> {
+        let told = match self.begin()? {
+            Some(begin) => {
+                let [kind, say] = begin.parts();
+                self.line.run(&[kind, say, part], Ends::Nothing).await
+            }
+            None => self.line.run(&[part], Ends::Nothing).await,
+        };
+        let last = told.map_err(failed)?.pop().unwrap_or_default();
+        self.state = State::Open;
+        Ok(last)
+    }
+
+    /// Runs statements, and commits.
+    async fn end(mut self, parts: &[Part<'_>]) -> Result<()> {
+        let begin = self.begin()?;
+        let begin = begin.as_ref().map(Begin::parts);
+        let parts = [begin.as_ref().map_or(&[][..], |begin| begin), parts, &[Part::text(COMMIT)]].concat();
+        self.line.run(&parts, Ends::Transaction).await.map_err(failed)?;
+        self.give_back();
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl Link for PostgresLink {
     async fn query(&mut self, statement: &Statement) -> Result<Vec<Vec<Value>>> {
-        let (prepared, params) = bind(&mut self.connection, statement).await?;
-        let (begin, client) = (self.begin.take(), &self.connection.client);
-        let (begun, rows) = futures::future::join(begun(client, begin), asked(client, &prepared, &params)).await;
-        read(&begun.and(rows)?, statement)
+        Ok(self.tell(part(statement)).await?.rows)
     }
 
     async fn execute(&mut self, statement: &Statement) -> Result<u64> {
-        let (prepared, params) = bind(&mut self.connection, statement).await?;
-        let (begin, client) = (self.begin.take(), &self.connection.client);
-        let (begun, count) = futures::future::join(begun(client, begin), executed(client, &prepared, &params)).await;
-        begun.and(count)
+        Ok(self.tell(part(statement)).await?.touched)
     }
 
     async fn command(&mut self, sql: &str) -> Result<()> {
-        let client = &self.connection.client;
-        let (begun, done) = futures::future::join(begun(client, self.begin.take()), client.batch_execute(sql)).await;
-        begun.and(done.map_err(failed))
+        self.tell(Part::text(sql)).await.map(|_| ())
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {
         // One that was never begun has nothing to commit.
-        if self.begin.is_none() {
-            let committed = self.connection.client.batch_execute("COMMIT").await;
-            committed.map_err(|error| Error::from(during_commit(error).for_people()))?;
+        match self.state {
+            State::Ready(_) => {
+                self.give_back();
+                Ok(())
+            }
+            State::Open | State::Failed => self.end(&[]).await,
         }
-        self.give_back();
-        Ok(())
     }
 
-    async fn execute_and_commit(mut self: Box<Self>, statement: &Statement) -> Result<()> {
-        if self.begin.is_some() {
-            self.execute(statement).await?;
-            return self.commit().await;
-        }
-        let (prepared, params) = bind(&mut self.connection, statement).await?;
-        let refs: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| param as _).collect();
-        let client = &self.connection.client;
-        let (done, committed) =
-            futures::future::join(client.execute(&prepared, &refs), client.batch_execute("COMMIT")).await;
-        let unknown = |error| Error::from(during_commit(error).for_people());
-        // A transaction in which the server has refused a statement is undone by its COMMIT, which says nothing of it.
-        // Where no server says why the statement failed, it may have been done, and the COMMIT too.
-        done.map_err(unknown)?;
-        committed.map_err(unknown)?;
-        self.give_back();
-        Ok(())
+    async fn execute_and_commit(self: Box<Self>, statement: &Statement) -> Result<()> {
+        self.end(&[part(statement)]).await
     }
 
-    async fn roll_back(self: Box<Self>) {
+    async fn roll_back(mut self: Box<Self>) {
+        let begun = !matches!(self.state, State::Ready(_));
+        self.state = State::Open;
         // One that cannot be undone is closed, which undoes it.
-        if self.begin.is_some() || self.connection.client.batch_execute("ROLLBACK").await.is_ok() {
+        if !begun || self.command("ROLLBACK").await.is_ok() {
             self.give_back();
         }
     }
 
     async fn loose_tick(&mut self, statement: &Statement) -> Result<Option<Vec<Vec<Value>>>> {
-        let Some(loose) = &mut self.loose else { return Ok(None) };
-        let (prepared, params) = bind(loose, statement).await?;
-        let rows = asked(&loose.client, &prepared, &params).await?;
-        read(&rows, statement).map(Some)
+        let Some(loose) = &self.loose else { return Ok(None) };
+        let told = loose.run(&[part(statement)], Ends::Transaction).await.map_err(failed)?;
+        Ok(told.into_iter().next().map(|told| told.rows))
     }
 }
 
 /// What row level security is told; see [`ddl`].
 fn said(access: &Access) -> String {
-    match access.filter() {
-        Some(shard) => format!("'={}'", shard.key().replace('\'', "''")),
-        None => "'*'".into(),
-    }
+    access.filter().map_or_else(|| "*".into(), |shard| format!("={}", shard.key()))
 }
 
 #[async_trait]
@@ -259,25 +265,42 @@ impl Adapter for Postgres {
 
     async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>> {
         let mut link = self.link().await?;
-        let begin = match mode {
-            Mode::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Mode::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
-        };
-        link.begin = Some(format!("{begin}; SET LOCAL {SETTING} = {}", said(access)));
+        link.state = State::Ready(Begin::new(access, mode));
         if self.planted == Some(Planted::LooseClock) && mode == Mode::Write {
             let loose = self.connect().await?;
-            loose.client.batch_execute(&format!("SET {SETTING} = '*'")).await.map_err(failed)?;
+            loose.batch(&format!("SET {SETTING} = '*'")).await.map_err(failed)?;
             link.loose = Some(loose);
         }
         let (link, dialect) = (Box::new(link), Dialect::Postgres);
         Ok(Box::new(SqlTransaction { link, dialect, access: access.clone(), planted: self.planted }))
     }
 
+    async fn write(&self, access: &Access, writes: Writes) -> Result<()> {
+        if self.planted.is_some() {
+            return super::write_by_steps(self, access, writes).await;
+        }
+        let print = Print { dialect: Dialect::Postgres, access, planted: None };
+        let entry = writes.entry.as_ref().map(|(table, row)| (&**table, row));
+        let mut statements = Vec::with_capacity(writes.rows.len() + 1);
+        statements.push(print.open_turn(&said(access), entry));
+        for (table, row) in &writes.rows {
+            statements.push(print.insert(table, row)?);
+        }
+        let parts: Vec<Part<'_>> = statements.iter().map(part).collect();
+        let link = self.link().await?;
+        let written = link.line.run(&parts, Ends::Transaction).await;
+        // Whatever has come of it, the exchange has ended it.
+        if !link.line.is_closed() {
+            link.give_back();
+        }
+        written.map(|_| ()).map_err(failed)
+    }
+
     async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
         let print = Print { dialect: Dialect::Postgres, access: &Access::Global, planted: None };
         let statement = print.shards_with(table, condition, limit)?;
         let mut link = self.link().await?;
-        link.command(&format!("BEGIN READ ONLY; SET LOCAL {SETTING} = '*'")).await?;
+        link.state = State::Ready(Begin::new(&Access::Global, Mode::Read));
         let rows = link.query(&statement).await?;
         Box::new(link).commit().await?;
         rows.into_iter().map(|row| shard_of(row.into_iter().next())).collect()
@@ -294,7 +317,7 @@ impl Postgres {
         let name = &quoted(&table.physical);
         let columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 \
                        AND NOT attisdropped";
-        let columns = self.names(columns, &[name]).await?;
+        let columns = self.names(columns, name).await?;
         if columns.is_empty() {
             return Ok(None);
         }
@@ -309,11 +332,11 @@ impl Postgres {
             WHERE indrelid = to_regclass($1) AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = indexrelid \
             AND contype IN ('p', 'u')) AND NOT EXISTS (SELECT 1 FROM pg_attribute a \
             WHERE a.attrelid = i.indrelid AND a.attnum = i.indkey[0] AND a.attname = '_shardKey')";
-        let old_references = self.names(references, &[name]).await?;
-        let mut old_keys = self.names(constraints, &[name]).await?;
-        old_keys.extend(self.names(indexes, &[name]).await?);
+        let old_references = self.names(references, name).await?;
+        let mut old_keys = self.names(constraints, name).await?;
+        old_keys.extend(self.names(indexes, name).await?);
         let there = "SELECT conname::text FROM pg_constraint WHERE conrelid = to_regclass($1) AND contype = 'f'";
-        let there = self.names(there, &[name]).await?;
+        let there = self.names(there, name).await?;
         let kept = |column: &str| {
             let own = ddl::reference_name(table, column);
             there.contains(&own) && !old_references.iter().any(|sql| sql.contains(&own))
@@ -321,11 +344,11 @@ impl Postgres {
         let wanted = table.columns.iter().filter(|column| column.reference.is_some() && !kept(&column.name));
         let references: Vec<String> = wanted.map(|column| column.name.clone()).collect();
         let fenced = "SELECT relname::text FROM pg_class WHERE oid = to_regclass($1) AND relforcerowsecurity";
-        let policy = self.names(fenced, &[name]).await?.is_empty();
+        let policy = self.names(fenced, name).await?.is_empty();
         let columns = !columns.iter().any(|column| column == "_shardKey");
         let there =
             "SELECT relname::text FROM pg_index JOIN pg_class ON oid = indexrelid WHERE indrelid = to_regclass($1)";
-        let there = self.names(there, &[name]).await?;
+        let there = self.names(there, name).await?;
         let own = ["primary", "internal"].into_iter().chain(table.indexes.iter().map(|index| index.name.as_str()));
         let indexes = own.map(|index| ddl::index_name(table, index)).any(|index| !there.contains(&index));
         let old = !old_references.is_empty() || !old_keys.is_empty();
@@ -355,19 +378,18 @@ impl Tables for Postgres {
     }
 
     async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()> {
-        let mut link = self.link().await?;
-        link.command(&format!("BEGIN; SET LOCAL {SETTING} = '*'; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-            .await?;
-        link.command(&step.sql).await?;
-        if let Some(note) = note {
-            link.command(&ddl::note(Dialect::Postgres, note)).await?;
+        let link = self.link().await?;
+        let begin = format!("BEGIN; SET LOCAL {SETTING} = '*'; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
+        let note = note.map(|note| ddl::note(Dialect::Postgres, note));
+        for text in [Some(&begin), Some(&step.sql), note.as_ref()].into_iter().flatten() {
+            link.line.batch(text).await.map_err(failed)?;
         }
         Box::new(link).commit().await
     }
 
     async fn exists(&self, table: &Table) -> Result<bool> {
         let sql = "SELECT relname::text FROM pg_class WHERE oid = to_regclass($1)";
-        Ok(!self.names(sql, &[&quoted(&table.physical)]).await?.is_empty())
+        Ok(!self.names(sql, &quoted(&table.physical)).await?.is_empty())
     }
 
     async fn assign(&self, tables: &[Arc<Table>], by: &Assign) -> Result<u64> {

@@ -167,7 +167,7 @@ fn read(value: ValueRef<'_>, ty: DataType) -> Value {
 
 fn query(connection: &Connection, statement: &Statement) -> rusqlite::Result<Vec<Vec<Value>>> {
     let mut prepared = connection.prepare(&statement.sql)?;
-    let params = rusqlite::params_from_iter(statement.params.iter().map(|(value, _)| stored(value)));
+    let params = rusqlite::params_from_iter(statement.params.iter().map(stored));
     let mut rows = prepared.query(params)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -226,7 +226,7 @@ impl Link for SqliteLink {
         let statement = statement.clone();
         let execute = move |connection: &mut Connection| {
             let mut prepared = connection.prepare(&statement.sql)?;
-            prepared.execute(rusqlite::params_from_iter(statement.params.iter().map(|(value, _)| stored(value))))
+            prepared.execute(rusqlite::params_from_iter(statement.params.iter().map(stored)))
         };
         Ok(self.worker.run(execute).await? as u64)
     }

@@ -4,7 +4,7 @@
 //! write names the version that was read, for those who write beside this library.
 
 use super::{Mutation, Operation};
-use crate::adapter::{Access, Clock, Row, Select, Tick, Transaction};
+use crate::adapter::{Access, Clock, Row, Select, Tick, Transaction, Writes};
 use crate::condition::{Condition, Op, is_in};
 use crate::error::{Code, Error, Result, refused};
 use crate::internal::{HOOKS, OUTBOX};
@@ -20,6 +20,10 @@ use uuid::Uuid;
 
 /// Ids of one list; more are asked for in several statements.
 const IDS_PER_SELECT: usize = 200;
+/// Rows that are sent at once, and bytes of them: what is sent is in memory as a whole, and holds its shard's clock from
+/// its first row on.
+const MAX_AT_ONCE: usize = 200;
+const MAX_AT_ONCE_BYTES: usize = 1 << 20;
 
 /// A change of a row, for the outbox.
 pub(crate) struct Change {
@@ -130,7 +134,7 @@ impl<'a> Work<'a> {
                 let (id, internal) = (id.clone(), self.store.new_internal());
                 let row = Row { id, internal, version: 0, values: values.clone() };
                 self.tx.insert(table, &row).await?;
-                self.note(fragment, table, sync::Op::Create, &row, &row.values, None)?;
+                note(&mut self.changes, fragment, table, sync::Op::Create, &row, &row.values, None)?;
                 self.known.insert((table.physical.clone(), row.id.clone()), Some(row));
             }
             Operation::Update { table, id, expected, set } => {
@@ -140,7 +144,7 @@ impl<'a> Work<'a> {
                 }
                 let mut after = Row { version: before.version + 1, ..before.clone() };
                 after.values.0.extend(set.0.clone());
-                self.note(fragment, table, sync::Op::Update, &after, set, Some(&before))?;
+                note(&mut self.changes, fragment, table, sync::Op::Update, &after, set, Some(&before))?;
                 self.known.insert((table.physical.clone(), id.clone()), Some(after));
             }
             Operation::Delete { table, id, expected } => {
@@ -148,7 +152,7 @@ impl<'a> Work<'a> {
                 if !self.tx.delete(table, id, before.version).await? {
                     return Err(stale());
                 }
-                self.note(fragment, table, sync::Op::Delete, &before, &Values::new(), Some(&before))?;
+                note(&mut self.changes, fragment, table, sync::Op::Delete, &before, &Values::new(), Some(&before))?;
                 self.known.insert((table.physical.clone(), id.clone()), None);
             }
             Operation::Check { table, expected } => {
@@ -169,34 +173,14 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn note(
-        &mut self,
-        fragment: &Fragment,
-        table: &Table,
-        op: sync::Op,
-        row: &Row,
-        values: &Values,
-        before: Option<&Row>,
-    ) -> Result<()> {
-        if !fragment.publishes(&table.name) {
-            return Ok(());
-        }
-        if self.changes.len() >= MAX_ENTRY_MUTATIONS {
-            return Err(refused(Code::TooLarge, format!("an entry has at most {MAX_ENTRY_MUTATIONS} changes")));
-        }
-        let wrong = |error: sync::SyncNameError| refused(Code::InvalidValue, error.to_string());
-        let key = RowKey::new(fragment.schema.key(), table.name.as_str(), row.id.as_str()).map_err(wrong)?;
-        let version = RowVersion(row.version.unsigned_abs());
-        let mutation = sync::Mutation::new(op, key, version, json(values)?).map_err(wrong)?;
-        let before = before.map(|before| json(&before.values)).transpose()?;
-        self.changes.push(Change { mutation, before });
-        Ok(())
-    }
-
     /// Writes the entry, or gives its version back, and commits.
     pub(crate) async fn finish(mut self, request: Option<&str>) -> Result<()> {
-        let entry = self.entry(request)?;
         let store = self.store;
+        let mut entry = entry(store, self.entry, &self.changes, request)?;
+        if let Some(row) = &mut entry {
+            let values = std::mem::take(&mut row.values);
+            row.values = values.set("version", self.clock.version).set("prev", self.clock.prev.clone());
+        }
         if entry.is_none() && self.ticked {
             self.clock = self.tx.tick(Tick::Back).await?;
         }
@@ -215,30 +199,81 @@ impl<'a> Work<'a> {
         store.tell(access.owner(), entry.is_some(), hooks > 0);
         Ok(())
     }
+}
 
-    /// The outbox row of what has changed.
-    pub(crate) fn entry(&self, request: Option<&str>) -> Result<Option<Row>> {
-        if self.changes.is_empty() {
+/// Adds a change to those that the outbox is told of.
+fn note(
+    changes: &mut Vec<Change>,
+    fragment: &Fragment,
+    table: &Table,
+    op: sync::Op,
+    row: &Row,
+    values: &Values,
+    before: Option<&Row>,
+) -> Result<()> {
+    if !fragment.publishes(&table.name) {
+        return Ok(());
+    }
+    if changes.len() >= MAX_ENTRY_MUTATIONS {
+        return Err(refused(Code::TooLarge, format!("an entry has at most {MAX_ENTRY_MUTATIONS} changes")));
+    }
+    let wrong = |error: sync::SyncNameError| refused(Code::InvalidValue, error.to_string());
+    let key = RowKey::new(fragment.schema.key(), table.name.as_str(), row.id.as_str()).map_err(wrong)?;
+    let version = RowVersion(row.version.unsigned_abs());
+    let mutation = sync::Mutation::new(op, key, version, json(values)?).map_err(wrong)?;
+    let before = before.map(|before| json(&before.values)).transpose()?;
+    changes.push(Change { mutation, before });
+    Ok(())
+}
+
+/// The outbox row of what has changed, but for what the clock says.
+fn entry(store: &Store, id: Uuid, changes: &[Change], request: Option<&str>) -> Result<Option<Row>> {
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let text = |value: serde_json::Result<String>| {
+        value.map_err(|error| refused(Code::InvalidValue, format!("a change has no JSON: {error}")))
+    };
+    let mutations: Vec<&sync::Mutation> = changes.iter().map(|change| &change.mutation).collect();
+    let before: Vec<&Option<sync::Values>> = changes.iter().map(|change| &change.before).collect();
+    let (mutations, before) = (text(serde_json::to_string(&mutations))?, text(serde_json::to_string(&before))?);
+    if mutations.len() > MAX_ENTRY_BYTES {
+        return Err(refused(Code::TooLarge, format!("an entry has at most {MAX_ENTRY_BYTES} bytes")));
+    }
+    let values = Values::new()
+        .set("at", timestamp_ms(store.now_ms()))
+        .set("requestId", request.map(String::from))
+        .set("mutations", Value::Json(mutations))
+        .set("before", Value::Json(before));
+    Ok(Some(Row { id: id.to_string(), internal: store.new_internal(), version: 0, values }))
+}
+
+/// All that a unit of work writes, if that can be said before its transaction begins: new rows and hooks, in a
+/// number that may be sent at once. Everything else has to look first.
+pub(crate) fn writes(store: &Store, mutation: &Mutation, id: Uuid) -> Result<Option<Writes>> {
+    let is_new = |operation: &Operation| matches!(operation, Operation::Create { .. });
+    let count = mutation.operations.len() + mutation.triggers.len();
+    if count > MAX_AT_ONCE || !mutation.operations.iter().all(is_new) || store.planted().is_some() {
+        return Ok(None);
+    }
+    let fragment = &mutation.fragment;
+    let (mut rows, mut changes, mut bytes) = (Vec::with_capacity(count), Vec::new(), 0);
+    for operation in &mutation.operations {
+        let Operation::Create { table, id, values } = operation else { return Ok(None) };
+        bytes += values.0.values().map(Value::weight).sum::<usize>();
+        if bytes > MAX_AT_ONCE_BYTES {
             return Ok(None);
         }
-        let text = |value: serde_json::Result<String>| {
-            value.map_err(|error| refused(Code::InvalidValue, format!("a change has no JSON: {error}")))
-        };
-        let mutations: Vec<&sync::Mutation> = self.changes.iter().map(|change| &change.mutation).collect();
-        let before: Vec<&Option<sync::Values>> = self.changes.iter().map(|change| &change.before).collect();
-        let (mutations, before) = (text(serde_json::to_string(&mutations))?, text(serde_json::to_string(&before))?);
-        if mutations.len() > MAX_ENTRY_BYTES {
-            return Err(refused(Code::TooLarge, format!("an entry has at most {MAX_ENTRY_BYTES} bytes")));
-        }
-        let values = Values::new()
-            .set("version", self.clock.version)
-            .set("prev", self.clock.prev.clone())
-            .set("at", timestamp_ms(self.store.now_ms()))
-            .set("requestId", request.map(String::from))
-            .set("mutations", Value::Json(mutations))
-            .set("before", Value::Json(before));
-        Ok(Some(Row { id: self.entry.to_string(), internal: self.store.new_internal(), version: 0, values }))
+        let row = Row { id: id.clone(), internal: store.new_internal(), version: 0, values: values.clone() };
+        note(&mut changes, fragment, table, sync::Op::Create, &row, &row.values, None)?;
+        rows.push((table.clone(), row));
     }
+    let hooks = store.internal(HOOKS)?;
+    let unit = mutation.idempotency_key();
+    rows.extend(mutation.triggers.iter().map(|trigger| (hooks.clone(), trigger.row(store, fragment, unit))));
+    let outbox = store.internal(OUTBOX)?;
+    let entry = entry(store, id, &changes, None)?.map(|row| (outbox, row));
+    Ok(Some(Writes { rows, entry }))
 }
 
 pub(crate) fn by_id(table: &Arc<Table>, condition: Condition, limit: usize) -> Select {

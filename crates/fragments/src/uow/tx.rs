@@ -1,6 +1,6 @@
 //! Attempts: a unit of work of a handler.
 
-use super::apply::Work;
+use super::apply::{Work, writes};
 use super::{Mutation, Operation, Plan, Retrieval, Retrieved, retrieve};
 use crate::adapter::{Access, Mode};
 use crate::error::{Code, Error, Result, refused};
@@ -135,20 +135,33 @@ async fn attempt_once<T: 'static>(
         return Err(refused(Code::GlobalScope, "the global scope writes to no shard")
             .with_hint("name the shard by `ShardContext::with`"));
     }
+    // An entry has an id of its own attempt: one that may have happened is not taken for another.
+    let entry = if attempt == 0 { unit } else { store.surroundings().new_id() };
+    match writes(store, &mutation, entry)? {
+        Some(writes) => {
+            let publishes = writes.entry.is_some();
+            store.adapter().write(access, writes).await?;
+            store.tell(access.owner(), publishes, !mutation.triggers.is_empty());
+        }
+        None => step_by_step(handle, access, &mutation, entry).await?,
+    }
+    Ok(result)
+}
+
+/// Writes what has to look first.
+async fn step_by_step(handle: &Handle, access: &Access, mutation: &Mutation, entry: Uuid) -> Result<()> {
+    let (store, fragment) = (&handle.store, &handle.fragment);
     let publishes = mutation.operations.iter().any(|operation| match operation {
         Operation::Create { table, .. } | Operation::Update { table, .. } | Operation::Delete { table, .. } => {
             fragment.publishes(&table.name)
         }
         _ => false,
     });
-    // An entry has an id of its own attempt: one that may have happened is not taken for another.
-    let entry = if attempt == 0 { unit } else { store.surroundings().new_id() };
     let tx = store.adapter().begin(access, Mode::Write).await?;
     let mut work = Work::begin(store, tx, access.clone(), entry, publishes).await?;
-    if let Err(error) = work.apply(&mutation).await {
+    if let Err(error) = work.apply(mutation).await {
         work.tx.roll_back().await;
         return Err(error);
     }
-    work.finish(None).await?;
-    Ok(result)
+    work.finish(None).await
 }

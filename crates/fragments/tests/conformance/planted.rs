@@ -2,13 +2,14 @@
 
 use crate::outbox::all;
 use crate::world::{World, add_user, fragment, killed_after, names, shard, user, within};
-use isles_fragments::Value;
 use isles_fragments::adapter::postgres::Postgres;
 use isles_fragments::adapter::{Access, Mode, Tick};
 use isles_fragments::shard::Strategy;
 use isles_fragments::store::{Planted, Store};
 use isles_fragments::surroundings::Surroundings;
+use isles_fragments::{Error, Value};
 use isles_kernel::sync::{Cursor, OutboxQuery};
+use isles_sim::pgserver::{PgOptions, PgServer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -87,6 +88,104 @@ async fn a_short_transaction_waits_for_the_version_of_a_long_one() {
     short.await.unwrap().unwrap();
     let page = within("a", all(&app)).await;
     assert_eq!((page.entries.len(), page.next.version().get()), (1, 1), "the version that was given back is used");
+}
+
+/// Waits until somebody in the test's database waits for a lock, and does this to its server process.
+async fn do_to_who_waits(world: &World, action: &str) {
+    let sql = format!(
+        "SELECT {action}(pid)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    );
+    let (client, connection) =
+        tokio_postgres::connect(world.url.as_ref().unwrap(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    while client.query(&sql, &[]).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A unit of work in one exchange that the server ends before its last statement has not happened, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_ends_before_the_commit_has_not_happened() {
+    let world = World::postgres().await;
+    let app = world.app().await;
+    for (action, expected) in [("pg_terminate_backend", "08006"), ("pg_cancel_backend", "57014")] {
+        let mut long = world.adapter.begin(&Access::Shard(shard("a")), Mode::Write).await.unwrap();
+        long.tick(Tick::Hold).await.unwrap();
+        let short = {
+            let app = app.clone();
+            tokio::spawn(within("a", async move { add_user(&app, "short", user("x")).await }))
+        };
+        do_to_who_waits(&world, action).await;
+        assert_eq!(short.await.unwrap().unwrap_err().sqlstate(), expected);
+        long.roll_back().await;
+        assert_eq!(within("a", names(&app)).await.len(), 0);
+    }
+    within("a", add_user(&app, "short", user("x"))).await.unwrap();
+    assert_eq!(within("a", all(&app)).await.next.version().get(), 1, "no version is used up");
+}
+
+/// The same without a word of the server: nobody can know.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_lost_in_one_exchange_may_have_happened() {
+    let server = PgServer::start(PgOptions { fsync: false, settings: Vec::new() });
+    let adapter = Arc::new(Postgres::new(&server.create_database()).unwrap());
+    let (store, _) = Store::open(adapter.clone(), Some(Strategy::Row)).await.unwrap();
+    let app = store.register(fragment(), None).await.unwrap();
+    let mut long =
+        isles_fragments::adapter::Adapter::begin(&*adapter, &Access::Shard(shard("a")), Mode::Write).await.unwrap();
+    long.tick(Tick::Hold).await.unwrap();
+    let mut short = Box::pin(within("a", add_user(&app, "short", user("x"))));
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut short).await.is_err(), "it waits for the clock");
+    server.kill9();
+    let error = short.await.unwrap_err();
+    assert!(matches!(error, Error::MayHaveHappened(_)), "{error:?}");
+    drop(long);
+    server.restart();
+    within("a", add_user(&app, "short", user("x"))).await.unwrap();
+    assert_eq!(within("a", names(&app)).await, ["x"], "connections that are gone are not lent");
+}
+
+/// Writers wait for a clock, and then see what the one before has done, whatever a database has for a default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stricter_default_refuses_nobody_who_waits() {
+    let world = World::postgres().await;
+    let url = world.url.clone().unwrap();
+    let name = url.rsplit('/').next().unwrap().to_string();
+    world.sql(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await;
+    let (store, _) = Store::open(Arc::new(Postgres::new(&url).unwrap()), Some(Strategy::Row)).await.unwrap();
+    let app = store.register(fragment(), None).await.unwrap();
+    let write = || within("a", async { app.handler_tx().mutate(|m, _| m.create("users", user("x"))).execute().await });
+    for _ in 0..5 {
+        let done = futures::future::join_all((0..16).map(|_| write())).await;
+        done.into_iter().for_each(|done| drop(done.unwrap()));
+    }
+    assert_eq!(within("a", all(&app)).await.entries.len(), 80);
+}
+
+/// I-44: one exchange says its shard to row level security before it writes, and only until its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_exchange_says_its_shard_to_row_level_security() {
+    let world = World::postgres().await;
+    world.app().await;
+    world
+        .sql(
+            "DROP ROLE IF EXISTS exchange_app; CREATE ROLE exchange_app LOGIN; \
+              GRANT ALL ON ALL TABLES IN SCHEMA public TO exchange_app",
+        )
+        .await;
+    let url = world.url.as_ref().unwrap().replace("postgres@", "exchange_app@");
+    let (store, _) = Store::open(Arc::new(Postgres::new(&url).unwrap()), Some(Strategy::Row)).await.unwrap();
+    let app = store.register(fragment(), None).await.unwrap();
+    // One after the other, on one connection.
+    for name in ["a", "b", "a"] {
+        within(name, async { app.handler_tx().mutate(move |m, _| m.create("users", user(name))).execute().await })
+            .await
+            .unwrap();
+    }
+    assert_eq!(within("a", names(&app)).await, ["a", "a"]);
+    assert_eq!(within("b", names(&app)).await, ["b"]);
+    assert_eq!(within("b", all(&app)).await.next.version().get(), 1);
+    world.sql("DROP OWNED BY exchange_app; DROP ROLE exchange_app").await;
 }
 
 /// I-31: the cursor of a client goes on while its tenant moves to another shard, and writers write.

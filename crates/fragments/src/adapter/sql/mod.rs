@@ -20,6 +20,7 @@ use crate::query::Direction;
 use crate::schema::{ID, Owner, Table};
 use crate::shard::Shard;
 use crate::values::Values;
+use ddl::SETTING;
 use isles_kernel::value::{DataType, Value};
 use std::fmt::Write;
 
@@ -46,7 +47,9 @@ const CLOCK: [DataType; 4] = [DataType::Int8, DataType::Int8, DataType::Text, Da
 #[derive(Debug, Clone)]
 pub(crate) struct Statement {
     pub(crate) sql: String,
-    pub(crate) params: Vec<(Value, DataType)>,
+    pub(crate) params: Vec<Value>,
+    /// Those of the parameters.
+    pub(crate) types: Vec<DataType>,
     pub(crate) columns: Vec<DataType>,
 }
 
@@ -70,7 +73,7 @@ impl Dialect {
 
 impl<'a> Printer<'a> {
     fn new(dialect: Dialect, access: &'a Access, planted: Option<Planted>) -> Printer<'a> {
-        let statement = Statement { sql: String::new(), params: Vec::new(), columns: Vec::new() };
+        let statement = Statement { sql: String::new(), params: Vec::new(), types: Vec::new(), columns: Vec::new() };
         Printer { dialect, access, planted, statement }
     }
 
@@ -78,8 +81,18 @@ impl<'a> Printer<'a> {
         self.statement.sql.push_str(text);
     }
 
+    fn push_name(&mut self, name: &str) {
+        self.push("\"");
+        name.split('"').enumerate().for_each(|(n, part)| {
+            self.push(if n > 0 { "\"\"" } else { "" });
+            self.push(part);
+        });
+        self.push("\"");
+    }
+
     fn param(&mut self, value: &Value, ty: DataType) {
-        self.statement.params.push((value.clone(), ty));
+        self.statement.params.push(value.clone());
+        self.statement.types.push(ty);
         let number = self.statement.params.len();
         let sign = if self.dialect == Dialect::Sqlite { '?' } else { '$' };
         // Writing to a String does not fail.
@@ -278,26 +291,29 @@ impl Print<'_> {
 
     pub(crate) fn insert(&self, table: &Table, row: &Row) -> Result<Statement> {
         let mut printer = self.printer();
-        let mut values = vec![
+        let cells = self.cells(table, row);
+        printer.insert_into(table, &cells);
+        printer.push(" VALUES (");
+        printer.list_of(&cells, |_| None);
+        printer.push(")");
+        Ok(printer.statement)
+    }
+
+    /// The columns of a new row.
+    fn cells<'b>(&self, table: &'b Table, row: &Row) -> Vec<Cell<'b>> {
+        let mut cells = vec![
             ("_internalId", Value::Int(row.internal), DataType::Int8),
             ("_version", Value::Int(row.version), DataType::Int8),
             (ID, Value::Text(row.id.clone()), DataType::Text),
         ];
         if self.dialect.names_shards() && table.owner == Owner::Shards {
             let name = self.access.owner().name();
-            values.push(("_shard", name.map_or(Value::Null, Value::text), DataType::Text));
+            cells.push(("_shard", name.map_or(Value::Null, Value::text), DataType::Text));
         }
         for column in &table.columns {
-            values.push((&column.name, row.values.get(&column.name).clone(), column.ty.data()));
+            cells.push((&column.name, row.values.get(&column.name).clone(), column.ty.data()));
         }
-        let names: Vec<String> = values.iter().map(|(name, ..)| quoted(name)).collect();
-        printer.push(&format!("INSERT INTO {} ({}) VALUES (", quoted(&table.physical), names.join(", ")));
-        for (n, (_, value, ty)) in values.iter().enumerate() {
-            printer.push(if n > 0 { ", " } else { "" });
-            printer.param(value, *ty);
-        }
-        printer.push(")");
-        Ok(printer.statement)
+        cells
     }
 
     pub(crate) fn update(&self, table: &Table, id: &str, version: i64, set: &Values) -> Result<Statement> {
@@ -322,33 +338,32 @@ impl Print<'_> {
     /// Takes the turn: whoever writes this row holds it until the end of the transaction.
     pub(crate) fn tick(&self, tick: Tick<'_>) -> Statement {
         let mut printer = self.printer();
-        let (column, key) = match self.dialect.names_shards() {
-            true => (", \"_shard\"", "\"_shardKey\", \"id\""),
-            false => ("", "\"id\""),
-        };
-        let (by, entry) = match tick {
-            Tick::Next(entry) => (1, Value::text(entry)),
-            _ => (0, Value::Null),
-        };
-        printer.push("INSERT INTO \"isles_clocks\" AS c (\"id\", \"_internalId\", \"_version\", \"floor\", \"version\", \"last\"");
-        // Of two who make one clock at the same moment, PostgreSQL looks at the key of ON CONFLICT only when it has not
-        // found them equal in another one.
-        let internal = if self.dialect == Dialect::Postgres { "(random() * 4e18)::bigint" } else { "0" };
-        printer.push(&format!("{column}) VALUES ('clock', {internal}, 0, 0, {by}, "));
-        printer.param(&entry, DataType::Text);
-        if self.dialect.names_shards() {
-            printer.push(", ");
-            let name = self.access.owner().name();
-            printer.param(&name.map_or(Value::Null, Value::text), DataType::Text);
-        }
-        printer.push(&format!(") ON CONFLICT ({key}) DO UPDATE SET \"version\" = c.\"version\""));
-        printer.push(match tick {
-            Tick::Hold => "",
-            Tick::Next(_) => " + 1, \"prev\" = c.\"last\", \"last\" = excluded.\"last\"",
-            Tick::Back => " - 1, \"last\" = c.\"prev\"",
-        });
+        printer.take_turn(tick, None);
         printer.push(" RETURNING \"version\", \"floor\", \"last\", \"prev\"");
         printer.statement.columns = CLOCK.to_vec();
+        printer.statement
+    }
+
+    /// Takes the turn in a transaction that has not said its shard yet, and writes the entry that has the clock's next
+    /// version. PostgreSQL only.
+    pub(crate) fn open_turn(&self, said: &str, entry: Option<(&Table, &Row)>) -> Statement {
+        let mut printer = self.printer();
+        let Some((table, row)) = entry else {
+            printer.take_turn(Tick::Hold, Some(said));
+            return printer.statement;
+        };
+        printer.push("WITH clock AS (");
+        printer.take_turn(Tick::Next(&row.id), Some(said));
+        printer.push(" RETURNING \"version\", \"prev\") ");
+        let cells = self.cells(table, row);
+        printer.insert_into(table, &cells);
+        printer.push(" SELECT ");
+        printer.list_of(&cells, |name| match name {
+            "version" => Some("clock.\"version\""),
+            "prev" => Some("clock.\"prev\""),
+            _ => None,
+        });
+        printer.push(" FROM clock");
         printer.statement
     }
 
@@ -380,7 +395,71 @@ impl Print<'_> {
     }
 }
 
+/// A column of a new row, its value and its type.
+type Cell<'a> = (&'a str, Value, DataType);
+
 impl Printer<'_> {
+    fn insert_into(&mut self, table: &Table, cells: &[Cell<'_>]) {
+        self.push("INSERT INTO ");
+        self.push_name(&table.physical);
+        for (n, (name, ..)) in cells.iter().enumerate() {
+            self.push(if n > 0 { ", " } else { " (" });
+            self.push_name(name);
+        }
+        self.push(")");
+    }
+
+    /// The values of a row's columns, but for those that come from elsewhere.
+    fn list_of(&mut self, cells: &[Cell<'_>], elsewhere: impl Fn(&str) -> Option<&'static str>) {
+        for (n, (name, value, ty)) in cells.iter().enumerate() {
+            self.push(if n > 0 { ", " } else { "" });
+            match elsewhere(name) {
+                Some(text) => self.push(text),
+                None => self.param(value, *ty),
+            }
+        }
+    }
+
+    /// Writes the clock's row. Where the transaction has not said its shard, the row comes from a SELECT that says it:
+    /// no row, and so nothing that row level security looks at, is there before.
+    fn take_turn(&mut self, tick: Tick<'_>, said: Option<&str>) {
+        let (column, key) = match self.dialect.names_shards() {
+            true => (", \"_shard\"", "\"_shardKey\", \"id\""),
+            false => ("", "\"id\""),
+        };
+        let (by, entry) = match tick {
+            Tick::Next(entry) => (1, Value::text(entry)),
+            _ => (0, Value::Null),
+        };
+        self.push("INSERT INTO \"isles_clocks\" AS c (\"id\", \"_internalId\", \"_version\", \"floor\", \"version\", \"last\"");
+        // Of two who make one clock at the same moment, PostgreSQL looks at the key of ON CONFLICT only when it has not
+        // found them equal in another one.
+        let internal = if self.dialect == Dialect::Postgres { "(random() * 4e18)::bigint" } else { "0" };
+        let begin = if said.is_some() { "SELECT " } else { "VALUES (" };
+        // Writing to a String does not fail.
+        let _ = write!(self.statement.sql, "{column}) {begin}'clock', {internal}, 0, 0, {by}, ");
+        self.param(&entry, DataType::Text);
+        if self.dialect.names_shards() {
+            self.push(", ");
+            let name = self.access.owner().name();
+            self.param(&name.map_or(Value::Null, Value::text), DataType::Text);
+        }
+        match said {
+            Some(said) => {
+                let _ = write!(self.statement.sql, " WHERE set_config('{SETTING}', ");
+                self.param(&Value::text(said), DataType::Text);
+                self.push(", true) IS NOT NULL");
+            }
+            None => self.push(")"),
+        }
+        let _ = write!(self.statement.sql, " ON CONFLICT ({key}) DO UPDATE SET \"version\" = c.\"version\"");
+        self.push(match tick {
+            Tick::Hold => "",
+            Tick::Next(_) => " + 1, \"prev\" = c.\"last\", \"last\" = excluded.\"last\"",
+            Tick::Back => " - 1, \"last\" = c.\"prev\"",
+        });
+    }
+
     /// The one row that a write is about.
     fn row(&mut self, table: &Table, id: &str, version: i64) {
         self.scope(table);

@@ -85,7 +85,7 @@ fn reads(n: u64) -> Vec<String> {
         format!("SELECT id, name FROM v WHERE name = 'x{n}' OR name = 'it''s {n}'"),
         format!("SELECT id FROM v WHERE code = 'c{n}'"),
         format!("SELECT id, price FROM v WHERE price > {n} ORDER BY 1 LIMIT {}", n + 1),
-        format!("SELECT id FROM v WHERE ok = '{}'", if n % 2 == 0 { "t" } else { "off" }),
+        format!("SELECT id FROM v WHERE ok = '{}'", if n.is_multiple_of(2) { "t" } else { "off" }),
         format!("SELECT id FROM v WHERE day >= '2024-02-1{n}' AND at < '2024-03-0{}'", n + 1),
         format!("SELECT id FROM v WHERE day <= 'today' AND k <> {n}"),
         format!("SELECT count(*) FROM v WHERE id BETWEEN -{n} AND {large}"),

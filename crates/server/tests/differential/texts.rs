@@ -101,7 +101,7 @@ fn reads(n: u64) -> Vec<String> {
         format!("SELECT id FROM v WHERE id = {n} / 0"),
         format!("SELECT id FROM v WHERE k + {n} = 'x'"),
         format!("SELECT id FROM v WHERE name = {n}"),
-        format!("SELECT id FROM v WHERE id = {n} AND"),
+        format!("SELECT id FROM v WHERE id = {n} AND AND k = 1"),
     ]
 }
 

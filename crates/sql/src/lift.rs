@@ -16,6 +16,7 @@
 //! wait; [`agrees`] does these, too, and compares everything. A text is lifted only if a first one has agreed.
 
 use crate::bind::{Bound, BoundStatement, put_back, read_literal};
+use crate::runtime::is_reserved;
 use crate::text::Settings;
 use crate::types::{self, Oid};
 use isles_kernel::value::{Numeric, Value};
@@ -24,6 +25,8 @@ use isles_kernel::value::{Numeric, Value};
 pub const MAX_BYTES: usize = 4 << 10;
 /// Of one text: a row of a wide table, or some rows of a small one.
 const MAX_CONSTANTS: usize = 64;
+/// Words that are no operands although they may be names: what follows them is one, with its own sign.
+const LEADS_OPERAND: [&str; 2] = ["escape", "zone"];
 /// The longest keyword that is known here.
 const LONGEST_WORD: usize = 9;
 
@@ -95,7 +98,7 @@ pub fn lift(sql: &str) -> Option<Lifted> {
         return None;
     }
     let tokens = scan(sql)?;
-    let mut chooser = Chooser::new(&tokens)?;
+    let mut chooser = Chooser::new(sql, &tokens)?;
     let mut lifted = Lifted { text: String::with_capacity(sql.len()), constants: Vec::new() };
     let mut copied = 0;
     for at in 0..tokens.len() {
@@ -344,6 +347,7 @@ fn operator(text: &[u8]) -> Kind {
 
 /// Which constants are taken.
 struct Chooser<'a> {
+    sql: &'a str,
     tokens: &'a [Token],
     depth: usize,
     /// Within WHERE or SET.
@@ -361,10 +365,11 @@ struct Chooser<'a> {
 }
 
 impl<'a> Chooser<'a> {
-    fn new(tokens: &'a [Token]) -> Option<Chooser<'a>> {
+    fn new(sql: &'a str, tokens: &'a [Token]) -> Option<Chooser<'a>> {
         let first = tokens.first().map(|token| token.kind);
         let Some(Kind::Word(Word::Select | Word::Insert | Word::Update | Word::Delete)) = first else { return None };
         Some(Chooser {
+            sql,
             tokens,
             depth: 0,
             in_condition: false,
@@ -426,12 +431,14 @@ impl<'a> Chooser<'a> {
         if self.kind(at, 1) != Some(Kind::Minus) || self.tokens[at].kind == Kind::Text {
             return Some(Sign::None);
         }
+        if self.is_operand(at, 2) {
+            // Something is subtracted.
+            return Some(Sign::None);
+        }
         match self.kind(at, 2)? {
             Kind::Compare | Kind::Plus | Kind::Open | Kind::Comma | Kind::Word(Word::Between | Word::And) => {
                 Some(Sign::Minus)
             }
-            // An operand: something is subtracted.
-            Kind::Name | Kind::Close | Kind::Word(Word::Other) => Some(Sign::None),
             _ => None,
         }
     }
@@ -464,7 +471,15 @@ impl<'a> Chooser<'a> {
 
     /// Whether something stands there that can be added to.
     fn is_operand(&self, at: usize, back: usize) -> bool {
-        matches!(self.kind(at, back), Some(Kind::Name | Kind::Close | Kind::Word(Word::Other)))
+        match self.kind(at, back) {
+            Some(Kind::Name | Kind::Close) => true,
+            Some(Kind::Word(Word::Other)) => {
+                let word = &self.tokens[at - back];
+                let word = self.sql[word.begin..word.end].to_ascii_lowercase();
+                !is_reserved(&word) && !LEADS_OPERAND.contains(&word.as_str())
+            }
+            _ => false,
+        }
     }
 }
 

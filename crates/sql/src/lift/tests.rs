@@ -17,6 +17,17 @@ fn shown(sql: &str) -> Option<String> {
     Some(format!("{text} | {}", constants.join(", ")))
 }
 
+/// A minus behind a word subtracts only if the word can be a name.
+#[test]
+fn a_sign_behind_a_keyword_is_its_numbers_own() {
+    for word in ["not", "NOT", "case when", "else", "like", "at time zone", "like 'a' escape"] {
+        assert_eq!(shown(&format!("select v from t where k = a {word} -7")), None);
+        assert_eq!(shown(&format!("select v from t where k = a {word} +7")), None);
+    }
+    let left = shown("update t set k = k -7 where k = \"when\" - 3");
+    assert_eq!(left.as_deref(), Some("update t set k = k -$1 where k = \"when\" - $2 | 7, 3"));
+}
+
 #[test]
 fn constants_are_taken_from_where_nobody_looks_at_them() {
     for (sql, expected) in [

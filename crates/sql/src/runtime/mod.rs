@@ -31,6 +31,7 @@ pub use cast::{can_cast, cast};
 pub use compare::compare;
 pub use patterns::is_like_text as is_like;
 pub use rows::{MAX_ROWS, Make, Rows, rows};
+pub(crate) use strings::is_reserved;
 
 use crate::text::Settings;
 use crate::types::Oid;

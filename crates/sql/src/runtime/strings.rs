@@ -397,11 +397,16 @@ const RESERVED: &[&str] = &[
     "xmlexists", "xmlforest", "xmlnamespaces", "xmlparse", "xmlpi", "xmlroot", "xmlserialize", "xmltable",
 ];
 
+/// Whether a word in small letters is a name only in quotes.
+pub(crate) fn is_reserved(word: &str) -> bool {
+    RESERVED.binary_search(&word).is_ok()
+}
+
 pub(crate) fn quoted_identifier(name: &str) -> String {
     let plain = name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.is_empty()
-        && RESERVED.binary_search(&name).is_err();
+        && !is_reserved(name);
     if plain { name.to_string() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 

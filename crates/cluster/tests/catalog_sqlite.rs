@@ -78,10 +78,13 @@ async fn a_closed_catalog_can_be_opened_however_many_still_have_it() {
     let catalog = Arc::new(open(&path).await.unwrap());
     let other = catalog.clone();
     catalog.close().await;
-    assert_eq!(open(&path).await.unwrap().commit(put("a", "3")).await.unwrap(), Revision(3));
+    let next = open(&path).await.unwrap();
+    assert_eq!(next.commit(put("a", "3")).await.unwrap(), Revision(3));
     assert!(matches!(other.get(&key("a")).await, Err(CatalogError::Stopped(_))));
     assert!(matches!(other.commit(put("a", "4")).await, Err(CatalogError::Stopped(_))));
     other.close().await;
+    assert_eq!(next.get(&key("a")).await.unwrap().revision, Revision(3), "it is the next one's now");
+    next.close().await;
     assert_eq!(open(&path).await.unwrap().get(&key("a")).await.unwrap().revision, Revision(3));
 }
 

@@ -1,6 +1,7 @@
 //! I-6a for database pages: what the disk has changed is reported, never returned as data.
 
 use isles_engine::sqlite::vfs::checksum::{self, VerifyError};
+use isles_sim::disk::{Crash, Disk};
 use rusqlite::{Connection, OpenFlags, ffi, params};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -306,4 +307,34 @@ fn files_are_never_mapped() {
     let connection = open(&sample.path, checksum::NAME).expect("open");
     let _: rusqlite::Result<i64> = connection.query_row("PRAGMA mmap_size=1000000", [], |row| row.get(0));
     assert!(read_all(&connection).is_err());
+}
+
+/// A commit is one write to the log, however many pages it changes, and one sync; and it is whole or absent after a crash.
+#[test]
+fn the_frames_of_a_commit_are_one_write() {
+    let disk = Disk::new(7).expect("a disk");
+    let vfs = disk.checksum_vfs_name().expect("registered");
+    let path = Path::new("frames.db");
+    let connection = create(path, &vfs);
+    insert(&connection, 0..3);
+    let before = disk.counts();
+    connection.execute_batch("BEGIN").expect("begin");
+    insert(&connection, 3..16);
+    connection.execute_batch("COMMIT").expect("commit");
+    let after = disk.counts();
+    assert!(disk.read_file("frames.db-wal").expect("a log").len() > 6 * 4_096, "several pages");
+    assert_eq!((after.writes - before.writes, after.syncs - before.syncs), (1, 1));
+    // More than fits into one write, rolled back to a savepoint in between.
+    connection.execute_batch("BEGIN; PRAGMA cache_size = 4; SAVEPOINT s").expect("begin");
+    insert(&connection, 16..200);
+    connection.execute_batch("ROLLBACK TO s").expect("rolled back");
+    insert(&connection, 200..300);
+    connection.execute_batch("COMMIT").expect("commit");
+    let rows = read_all(&connection).expect("rows");
+    disk.crash();
+    drop(connection);
+    disk.restart(Crash::AllLost);
+    let connection = open(path, &vfs).expect("open");
+    assert_eq!(read_all(&connection).expect("rows"), rows);
+    assert_eq!(integrity(&connection).expect("checked"), "ok");
 }

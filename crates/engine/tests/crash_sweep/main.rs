@@ -499,9 +499,12 @@ fn failed_reads_lose_nothing_that_was_told() {
         let (swept, lives) = sweep_faults(counts.reads, step, Ending::Closed, fault);
         swept.assert_kept(&format!("reads fail {times:?}"), 20);
         assert!(errors(&lives, "stopped") + errors(&lives, "unavailable") > 0);
-        // Every step of the workload is a valid one but for one step of each client, which breaks a key.
+        // Every step of the workload is a valid one but for one in each round of a client's, which breaks a key.
         let statements = lives.iter().map(|life| life.story().errors.get("statement").copied().unwrap_or(0)).max();
-        assert!(statements <= Some(workload::CLIENTS as u64), "a failed read was called a wrong statement");
+        assert!(
+            statements <= Some((workload::CLIENTS * workload::ROUNDS) as u64),
+            "a failed read was called a wrong statement"
+        );
     }
 }
 

@@ -23,10 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Clients that write rows of their own; each has the bucket of its number.
 pub(crate) const CLIENTS: i64 = 4;
+/// Rounds of each client's steps: enough that a crash has some hundred places.
+pub(crate) const ROUNDS: i64 = 3;
 /// The bucket that the mover closes and opens, which belongs to the last client.
 const MOVING_BUCKET: u32 = CLIENTS as u32 - 1;
 /// Reads of the client that only reads.
-pub(crate) const READS: u64 = 14;
+pub(crate) const READS: u64 = 28;
 /// A bucket that nobody writes to; its fence only rises.
 const IDLE_BUCKET: u32 = BUCKETS - 1;
 const FIRST_VERSION: u64 = 1;
@@ -181,10 +183,15 @@ fn body(owner: i64, step: i64, bytes: usize) -> String {
     word.repeat(bytes / word.len() + 1)
 }
 
-/// The steps of a client. Ids of one client are in its bucket.
+/// The steps of a client: some rounds of the same with other rows.
 fn steps(owner: i64) -> Vec<Step> {
-    let id = |n: i64| owner + n * i64::from(BUCKETS);
-    let text = |step: i64, bytes: usize| body(owner, step, bytes);
+    (0..ROUNDS).flat_map(|round| round_of_steps(owner, round)).collect()
+}
+
+/// Ids of one client are in its bucket.
+fn round_of_steps(owner: i64, round: i64) -> Vec<Step> {
+    let id = |n: i64| owner + (n + round * 10) * i64::from(BUCKETS);
+    let text = |step: i64, bytes: usize| body(owner, step + round * 9, bytes);
     let step = |sending, ops| Step { sending, ops };
     vec![
         step(Sending::OneShot, vec![RowOp::Put(id(1), text(1, 20)), RowOp::PutLine(id(1), 1, text(1, 9))]),
@@ -541,7 +548,7 @@ impl Life {
 
     /// Closes and opens a bucket, as a move does, and lets another fence rise.
     async fn mover(&self, shard: &SqliteShard) {
-        for version in 2..8 {
+        for version in 2..18 {
             let mode = if version % 2 == 0 { FenceMode::ReadOnly } else { FenceMode::Open };
             let set = shard.set_fences(vec![fence(MOVING_BUCKET..=MOVING_BUCKET, version, mode)], FENCE_TIME);
             if !self.step(|story| &mut story.moving, Some((version, mode)), set).await {
@@ -576,7 +583,7 @@ impl Life {
     /// Reads the log and trims it behind itself.
     async fn consumer(&self, shard: &SqliteShard) {
         let stream = consumer();
-        for _ in 0..12 {
+        for _ in 0..30 {
             let after = self.story().log_copy.last().map_or(Seq::ZERO, |change| change.seq);
             let page = shard.changes(after, 9).await;
             self.note(&page);
@@ -591,7 +598,7 @@ impl Life {
 
     /// Applies rows of another shard: puts, and a delete of what came before.
     async fn applier(&self, shard: &SqliteShard) {
-        for seq in 1..8_u64 {
+        for seq in 1..20_u64 {
             let (mut state, mut rows) = self.story().applied.told.clone();
             state.position = Seq(seq);
             state.cursor = Some(vec![seq as u8]);

@@ -131,8 +131,7 @@ impl Vfs for ChecksumVfs {
 
     fn open(&self, name: Filename<'_>, flags: c_int) -> Result<(ChecksumFile, c_int), Code> {
         let (base, effective) = self.base.open(name, flags)?;
-        let role = if flags & ffi::SQLITE_OPEN_MAIN_DB == 0 { Role::Other } else { Role::Database };
-        Ok((ChecksumFile { base, role, scratch: Vec::new() }, effective))
+        Ok((ChecksumFile { base, role: Role::of(flags), scratch: Vec::new(), frames: Frames::default() }, effective))
     }
 
     fn delete(&self, name: &CStr, dir_sync: DirSync) -> Result<(), Code> {
@@ -172,8 +171,20 @@ impl Vfs for ChecksumVfs {
 enum Role {
     /// A database that is kept: its pages are sealed and checked.
     Database,
-    /// A log, a journal, a temporary file: its bytes pass through.
+    /// A write-ahead log: the frames of a transaction are written together.
+    Log,
+    /// A journal, a temporary file: its bytes pass through.
     Other,
+}
+
+impl Role {
+    fn of(flags: c_int) -> Role {
+        match flags {
+            _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => Role::Database,
+            _ if flags & ffi::SQLITE_OPEN_WAL != 0 => Role::Log,
+            _ => Role::Other,
+        }
+    }
 }
 
 struct ChecksumFile {
@@ -182,6 +193,48 @@ struct ChecksumFile {
     /// Where a page is sealed before it is written. It grows to one page and stays, so that a write allocates
     /// nothing.
     scratch: Vec<u8>,
+    /// What of a log has not been written yet.
+    frames: Frames,
+}
+
+/// Bytes of a transaction that are written to the log together, at most.
+const FRAMES_BYTES: usize = 64 << 10;
+
+/// Frames that SQLite has handed over, each in two pieces, and that are written in one: a commit of a few pages would
+/// otherwise be a dozen calls of the operating system.
+///
+/// They wait for no longer than the transaction is open, so nobody misses them: others see a transaction only after
+/// its commit frame, which is written at once, and whoever reads, syncs or measures the file through this handle has
+/// them written first.
+#[derive(Default)]
+struct Frames {
+    bytes: Vec<u8>,
+    offset: u64,
+    /// The page that comes next is that of a commit.
+    commit: bool,
+}
+
+impl Frames {
+    /// Whether these bytes are put behind those that wait.
+    fn take(&mut self, bytes: &[u8], offset: u64) -> bool {
+        if self.bytes.is_empty() {
+            self.offset = offset;
+            self.bytes.reserve_exact(FRAMES_BYTES);
+        }
+        let follows = offset == self.offset + self.bytes.len() as u64 && self.bytes.len() + bytes.len() <= FRAMES_BYTES;
+        if follows {
+            self.bytes.extend_from_slice(bytes);
+        }
+        follows
+    }
+
+    /// Whether a transaction ends with these bytes, which are the header of a frame or what stands behind one.
+    fn ends_with(&mut self, bytes: &[u8]) -> bool {
+        let is_header = bytes.len() == walcheck::FRAME_HEADER_BYTES;
+        let ends = !is_header && self.commit;
+        self.commit = is_header && walcheck::marks_commit(bytes);
+        ends
+    }
 }
 
 impl ChecksumFile {
@@ -217,10 +270,31 @@ impl ChecksumFile {
         self.scratch.extend_from_slice(&checksum(page, number));
         self.base.write(&self.scratch, offset)
     }
+
+    fn write_frame(&mut self, bytes: &[u8], offset: u64) -> Result<(), Code> {
+        if !self.frames.take(bytes, offset) {
+            self.write_frames()?;
+            // Nothing that SQLite writes to a log is larger than a page, and a page has room.
+            if !self.frames.take(bytes, offset) {
+                self.base.write(bytes, offset)?;
+            }
+        }
+        if self.frames.ends_with(bytes) { self.write_frames() } else { Ok(()) }
+    }
+
+    /// Writes what waits. If that fails it is given up: SQLite takes the transaction back.
+    fn write_frames(&mut self) -> Result<(), Code> {
+        if self.frames.bytes.is_empty() {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.frames.bytes);
+        self.base.write(&bytes, self.frames.offset)
+    }
 }
 
 impl VfsFile for ChecksumFile {
     fn read(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize, Code> {
+        self.write_frames()?;
         let page = if self.role == Role::Database { whole_page(buffer.len(), offset) } else { None };
         match (self.base.read(buffer, offset), page) {
             (Ok(()), Some(number)) => Self::check(buffer, number)?,
@@ -233,23 +307,29 @@ impl VfsFile for ChecksumFile {
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), Code> {
         match self.role {
             Role::Database => self.write_page(bytes, offset),
+            Role::Log => self.write_frame(bytes, offset),
             Role::Other => self.base.write(bytes, offset),
         }
     }
 
     fn truncate(&mut self, size: u64) -> Result<(), Code> {
+        self.write_frames()?;
         self.base.truncate(size)
     }
 
     fn sync(&mut self, flags: c_int) -> Result<(), Code> {
+        self.write_frames()?;
         self.base.sync(flags)
     }
 
     fn size(&mut self) -> Result<u64, Code> {
+        self.write_frames()?;
         self.base.size()
     }
 
     fn close(&mut self) -> Result<(), Code> {
+        // What is left is of a transaction that was given up.
+        self.frames.bytes.clear();
         self.base.close()
     }
 

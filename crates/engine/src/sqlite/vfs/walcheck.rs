@@ -54,7 +54,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const HEADER_BYTES: usize = 32;
-const FRAME_HEADER_BYTES: usize = 24;
+pub(super) const FRAME_HEADER_BYTES: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
 
 /// What a power cut cannot tear.
@@ -259,6 +259,11 @@ fn big_endian(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
+/// Whether the header of a frame says that a transaction ends with it.
+pub(super) fn marks_commit(header: &[u8]) -> bool {
+    header[4..8] != [0; 4]
+}
+
 /// What every frame of a log has in common.
 #[derive(Clone, Copy)]
 struct Format {
@@ -295,7 +300,7 @@ impl Frame {
     }
 
     fn is_commit(&self) -> bool {
-        self.bytes[4..8] != [0; 4]
+        marks_commit(&self.bytes)
     }
 
     fn stored_sum(&self) -> Sum {

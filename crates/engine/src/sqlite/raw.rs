@@ -586,6 +586,13 @@ impl Db {
         unsafe { ffi::sqlite3_changes64(self.handle()) as u64 }
     }
 
+    /// Rows that all statements so far have inserted, updated or deleted; those of a statement that failed are not
+    /// counted, since it has taken them back.
+    pub(super) fn all_changes(&self) -> u64 {
+        // SAFETY: the handle is live.
+        unsafe { ffi::sqlite3_total_changes64(self.handle()) as u64 }
+    }
+
     /// Runs composed text and hands each row to `each`, without keeping them.
     pub(super) fn own_each(
         &mut self,

@@ -1,10 +1,11 @@
 //! The one writer of a shard: many waiting transactions, one disk flush.
 //!
-//! Requests wait in a queue. A job on the shared thread pool takes as many as wait, runs each in a savepoint of one
-//! SQLite transaction, inserts the record of their changes, commits once, and answers all. So a shard needs no
-//! thread of its own, and the cost of a flush is shared.
+//! Requests wait in a queue. A job on the shared thread pool takes as many as wait, runs each within one SQLite
+//! transaction, inserts the record of their changes, commits once, and answers all. So a shard needs no thread of its
+//! own, and the cost of a flush is shared. A member of several statements has a savepoint around it; one statement
+//! takes itself back.
 //!
-//!     queue → group: BEGIN, { SAVEPOINT, fence, statements, RELEASE }*, record, COMMIT → answers
+//!     queue → group: BEGIN, { SAVEPOINT, fence, statements, RELEASE | fence, statement }*, record, COMMIT → answers
 //!
 //! An interactive transaction takes the writer away for as long as it lasts. It begins on committed data only: its
 //! answers leave before its commit, and must not reveal what is not durable. Members of a group may see each other's
@@ -68,6 +69,10 @@ pub(super) trait Member: Send {
     fn company(&self) -> Company {
         Company::Group
     }
+    /// What makes it happen wholly or not at all.
+    fn whole_by(&self) -> WholeBy {
+        WholeBy::Savepoint
+    }
     /// Does the work, inside a transaction. It may be called again if the group had to be rolled back.
     fn run(&mut self, writer: &mut Writer) -> Result<()>;
     /// Answers.
@@ -82,6 +87,15 @@ pub(super) enum Company {
     Alone,
     /// Nobody, on the applier's connection.
     Applier,
+}
+
+/// What makes a member of a group happen wholly or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WholeBy {
+    /// A savepoint around it, which costs as much as a small statement.
+    Savepoint,
+    /// It is one statement, which takes back what it did if it fails.
+    Itself,
 }
 
 /// A [`Request`] in the queue.
@@ -103,6 +117,14 @@ impl Member for RequestMember {
 
     fn whose(&self) -> Whose {
         Whose::of(&self.request.acts_for)
+    }
+
+    /// Rows that a statement returns may turn out to be too many when it has done all that it does.
+    fn whole_by(&self) -> WholeBy {
+        match &self.request.statements[..] {
+            [one] if one.columns.is_empty() => WholeBy::Itself,
+            _ => WholeBy::Savepoint,
+        }
     }
 
     fn run(&mut self, writer: &mut Writer) -> Result<()> {
@@ -249,29 +271,49 @@ impl Writer {
     /// Runs one member of a group, so that it happens wholly or not at all.
     fn run_member(&mut self, member: &mut dyn Member) -> Result<()> {
         self.db.set_watch(member.deadline(), member.cancel().cloned());
+        match member.whole_by() {
+            WholeBy::Savepoint => self.run_in_savepoint(member),
+            WholeBy::Itself => self.run_by_itself(member),
+        }
+    }
+
+    fn run_in_savepoint(&mut self, member: &mut dyn Member) -> Result<()> {
         self.db.own("SAVEPOINT _isles_member", &[], &[])?;
+        let result = self.run_noted(member);
+        match &result {
+            Ok(()) => drop(self.db.own("RELEASE _isles_member", &[], &[])?),
+            Err(_) if self.db.is_autocommit() => {}
+            Err(_) => {
+                self.db.own("ROLLBACK TO _isles_member", &[], &[])?;
+                self.db.own("RELEASE _isles_member", &[], &[])?;
+            }
+        }
+        result
+    }
+
+    /// A statement that failed has taken back what it did. What was found wrong after it had ended, which is rare, takes
+    /// back the whole group, and the others run again.
+    fn run_by_itself(&mut self, member: &mut dyn Member) -> Result<()> {
+        let before = self.db.all_changes();
+        let result = self.run_noted(member);
+        if result.is_err() && self.db.all_changes() != before && !self.db.is_autocommit() {
+            self.db.own("ROLLBACK", &[], &[])?;
+        }
+        result
+    }
+
+    /// Runs it, and keeps what is in memory in step with what it did.
+    fn run_noted(&mut self, member: &mut dyn Member) -> Result<()> {
         let mark = self.capture().mark();
         let before = self.state.clone();
         let result = member.run(self).and_then(|()| self.check_member());
         self.db.set_watch(Duration::MAX, None);
-        match result {
-            Ok(()) => {
-                self.db.own("RELEASE _isles_member", &[], &[])?;
-                let capture = self.capture();
-                if capture.mark() != mark {
-                    capture.txn += 1;
-                }
-                Ok(())
-            }
-            Err(error) => {
-                self.rewind(mark, before);
-                if !self.db.is_autocommit() {
-                    self.db.own("ROLLBACK TO _isles_member", &[], &[])?;
-                    self.db.own("RELEASE _isles_member", &[], &[])?;
-                }
-                Err(error)
-            }
+        match &result {
+            Ok(()) if self.capture().mark() != mark => self.capture().txn += 1,
+            Ok(()) => {}
+            Err(_) => self.rewind(mark, before),
         }
+        result
     }
 
     /// What must hold before a transaction may commit.

@@ -3,6 +3,7 @@
 
 use crate::fixtures::World;
 use crate::given::{Db, INT8, TEXT, acts_for, claim, insert_note, notes, select, sqlstate, table, values};
+use futures::future::join_all;
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::Access;
 use isles_engine::shard::{ActsFor, Begin, Engine, Request, Row, Statement};
@@ -114,6 +115,33 @@ pub(crate) async fn a_row_does_not_change_its_tenant(world: World) {
     let refused = db.write_for(acts_for(Some("acme")), Statement::new(sql, vec![])).await;
     check_refusal(&refused.expect_err("the row would leave its tenant"));
     assert_eq!(db.rows("notes").await, before);
+}
+
+/// I-2, I-44: what is found wrong of a statement after its end is taken back alone, also from a group of others.
+pub(crate) async fn who_is_refused_takes_nobody_along(world: World) {
+    let db = peopled(&world).await;
+    let listened = db.listen().await;
+    let write = |id: i64| {
+        // Every third one writes a row of another tenant, every fifth one a row that is there.
+        let (whose, id) = if id % 3 == 0 { ("beta", id) } else { ("acme", if id % 5 == 0 { 1 } else { id }) };
+        db.write_for(acts_for(Some("acme")), insert_note(db.engine(), Some(whose), id, "told"))
+    };
+    let answers = join_all((100..160).map(write)).await;
+    let mut told = 0;
+    for (id, answer) in (100..160).zip(answers) {
+        match answer {
+            Ok(outcome) => {
+                assert!(id % 3 != 0 && id % 5 != 0, "{id}");
+                assert_eq!(outcome.affected, 1);
+                told += 1;
+            }
+            Err(error) if id % 3 == 0 => check_refusal(&error),
+            Err(error) => assert_eq!((id % 5, sqlstate(&error)), (0, "23505"), "{id}"),
+        }
+    }
+    assert_eq!(told, 32);
+    assert_eq!(db.rows("notes").await.len(), 3 + told, "those who were told have their rows, and nobody else has");
+    assert_eq!(db.log_after(listened).await.len(), told);
 }
 
 /// I-43, I-44: transactions, their cursors and savepoints have one tenant, and leave nothing of it behind.

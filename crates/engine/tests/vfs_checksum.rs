@@ -313,6 +313,7 @@ fn files_are_never_mapped() {
 #[test]
 fn the_frames_of_a_commit_are_one_write() {
     let disk = Disk::new(7).expect("a disk");
+    disk.claim_powersafe_overwrite();
     let vfs = disk.checksum_vfs_name().expect("registered");
     let path = Path::new("frames.db");
     let connection = create(path, &vfs);

@@ -51,12 +51,15 @@ fn roll_back(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("ROLLBACK")
 }
 
-/// Commits, rollbacks, checkpoints and a reopening, until done or dead. The connections are kept: the dead are
+/// Commits of one piece of work: enough that there are some hundred operations to die at.
+const COMMITS: i64 = 20;
+
+/// Commits, rollbacks, checkpoints and reopenings, until done or dead. The connections are kept: the dead are
 /// dropped by the caller, when it likes.
 fn work(vfs: &str, synchronous: &str, told: &mut Acknowledged, kept: &mut Vec<Connection>) -> rusqlite::Result<()> {
     let first = told.rows.last().copied().unwrap_or(0) + 1;
     kept.push(open(vfs, synchronous)?);
-    for id in first..first + 10 {
+    for id in first..first + COMMITS {
         let connection = &kept[kept.len() - 1];
         commit(connection, id, told)?;
         match id % 10 {
@@ -321,6 +324,9 @@ fn failed_reads_and_writes_are_errors_and_nothing_else() {
     let mut failures = 0;
     for number in 1..=counts.writes.max(counts.reads) {
         disk.reset(number);
+        if number % 2 == 0 {
+            disk.claim_powersafe_overwrite();
+        }
         disk.fail_write_at(number, Times::Once);
         disk.fail_read_at(number * 2, Times::Once);
         let (mut told, mut kept) = (Acknowledged::default(), Vec::new());

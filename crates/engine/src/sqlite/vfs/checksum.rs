@@ -130,8 +130,9 @@ impl Vfs for ChecksumVfs {
     type File = ChecksumFile;
 
     fn open(&self, name: Filename<'_>, flags: c_int) -> Result<(ChecksumFile, c_int), Code> {
-        let (base, effective) = self.base.open(name, flags)?;
-        Ok((ChecksumFile { base, role: Role::of(flags), scratch: Vec::new(), frames: Frames::default() }, effective))
+        let (mut base, effective) = self.base.open(name, flags)?;
+        let role = Role::of(flags, base.device_characteristics());
+        Ok((ChecksumFile { base, role, scratch: Vec::new(), frames: Frames::default() }, effective))
     }
 
     fn delete(&self, name: &CStr, dir_sync: DirSync) -> Result<(), Code> {
@@ -178,10 +179,13 @@ enum Role {
 }
 
 impl Role {
-    fn of(flags: c_int) -> Role {
+    /// On a device without power-safe overwrite SQLite writes a part of the last frame behind the sync of its commit:
+    /// what comes there must not wait for anything.
+    fn of(flags: c_int, device: c_int) -> Role {
+        let frames_end_with_their_sync = device & ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE != 0;
         match flags {
             _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => Role::Database,
-            _ if flags & ffi::SQLITE_OPEN_WAL != 0 => Role::Log,
+            _ if flags & ffi::SQLITE_OPEN_WAL != 0 && frames_end_with_their_sync => Role::Log,
             _ => Role::Other,
         }
     }

@@ -497,6 +497,11 @@ pub struct RowVersion {
     pub seq: Seq,
 }
 
+impl RowVersion {
+    /// Newer than any that there is.
+    pub(crate) const NEWEST: RowVersion = RowVersion { epoch: RoutingVersion(u64::MAX), seq: Seq(u64::MAX) };
+}
+
 /// A row that comes from another shard, or the news that it is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incoming {
@@ -529,6 +534,9 @@ pub enum BatchKind {
     Changes,
     /// Rows of a snapshot of the source. Whatever is known of a key is newer; a copied row leaves no version.
     Copy,
+    /// Rows as they must be: each is applied, and leaves its version, whatever is known of its key. For whoever has compared
+    /// both shards, and lets nothing be applied meanwhile.
+    Repair,
 }
 
 /// Rows to apply, in one transaction with the position they bring the stream to.

@@ -261,7 +261,7 @@ impl Driver {
         let Some(target) = database.shard_names().into_iter().find(|name| *name != range.shard) else { return false };
         let span = Span { first: range.first, last: BucketId(range.first.0 + (range.last.0 - range.first.0) / 2) };
         let units = Units::buckets(group, [span]);
-        let options = MoveOptions { auto: true, complete: true, waive_verification: false, pause_limit_ms: 1_000 };
+        let options = MoveOptions { auto: true, complete: true, ..MoveOptions::default() };
         let order = Order { source: Some(range.shard), target, units, description: None, options };
         database.plan_move(order).await.is_ok()
     }

@@ -31,21 +31,31 @@ const SNAPSHOT_TIME: Duration = Duration::from_secs(2);
 const NAMES: usize = 1_000;
 const TENANTS: usize = 100;
 
-/// How far each table is.
+/// How far each table is, and how many rows there are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Copied {
+    pub(super) tables: BTreeMap<String, TableCopy>,
+    pub(super) expected: Option<u64>,
+}
+
 #[derive(Clone, Default)]
-pub(super) struct Progress(Arc<Mutex<BTreeMap<String, TableCopy>>>);
+pub(super) struct Progress(Arc<Mutex<Copied>>);
 
 impl Progress {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, TableCopy>> {
+    fn lock(&self) -> MutexGuard<'_, Copied> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn tables(&self) -> BTreeMap<String, TableCopy> {
+    pub(super) fn copied(&self) -> Copied {
         self.lock().clone()
     }
 
+    pub(super) fn expect(&self, rows: Option<u64>) {
+        self.lock().expected = rows;
+    }
+
     fn note(&self, table: &str, cursor: &Cursor) {
-        self.lock().insert(table.into(), TableCopy { rows: cursor.rows, done: cursor.done });
+        self.lock().tables.insert(table.into(), TableCopy { rows: cursor.rows, done: cursor.done });
     }
 }
 
@@ -88,6 +98,10 @@ impl Cursor {
 
 /// Copies what the tables have of what moves.
 pub(super) async fn copy(lane: &Lane, tables: &[String], progress: &Progress) -> Result<(), Halt> {
+    if progress.copied().expected.is_none() {
+        // It is for people: a copy goes on without it.
+        progress.expect(count(lane, tables).await.ok());
+    }
     let mut each: Vec<BoxFuture<'_, Result<(), Halt>>> = Vec::with_capacity(tables.len());
     for (number, table) in tables.iter().enumerate() {
         each.push(Box::pin(copy_table(lane, number, table, progress)));
@@ -126,6 +140,30 @@ async fn copy_table(lane: &Lane, number: usize, name: &str, progress: &Progress)
         }
     }
     Ok(())
+}
+
+/// How many rows the tables have of what moves, as they stand.
+pub(super) async fn count(lane: &Lane, tables: &[String]) -> Result<u64, Halt> {
+    let mut rows = 0;
+    for name in tables {
+        let mut snapshot = lane.giver().await?.snapshot().await?;
+        let Some(table) = snapshot.schema().tables.get(name).cloned() else { continue };
+        rows += match reach(lane, &table) {
+            Reach::Scope(scope) => snapshot.count(&KeyRange::table(name).within(scope)).await?,
+            Reach::TenantsOfBuckets => count_tenants(lane, &mut *snapshot, &table).await?,
+        };
+    }
+    Ok(rows)
+}
+
+async fn count_tenants(lane: &Lane, snapshot: &mut dyn Snapshot, table: &Table) -> Result<u64, Halt> {
+    let (mut rows, mut after) = (0, None);
+    loop {
+        let tenants = next_tenants(lane, snapshot, table, after.as_deref()).await?;
+        let Some(last) = tenants.last().map(key_of) else { return Ok(rows) };
+        rows += snapshot.count(&KeyRange::table(&table.name).within(Scope::Tenants(tenants))).await?;
+        after = Some(last);
+    }
 }
 
 /// Some rows after the cursor, and the cursor behind them.
@@ -228,7 +266,7 @@ pub(super) async fn next_tenants(
 
 impl Lane {
     /// How much others have done on the two shards.
-    fn work_of_others(&self) -> u64 {
+    pub(super) fn work_of_others(&self) -> u64 {
         self.database.statements_on([&self.giver, &self.taker])
     }
 }

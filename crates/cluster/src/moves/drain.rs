@@ -139,7 +139,7 @@ fn later(name: &ShardId, error: &SqlError, wait: &mut Duration) -> Duration {
     pause
 }
 
-/// Moves, and waits for the end of it.
+/// Moves, and waits for the end of it, or for where it goes on only if an operator sees to it.
 async fn moved(database: &Arc<Database>, order: Order) -> Result<(), SqlError> {
     let plan = database.plan_move(order).await?;
     loop {
@@ -151,6 +151,10 @@ async fn moved(database: &Arc<Database>, order: Order) -> Result<(), SqlError> {
             } else {
                 Err(SqlError::new("55000", why()))
             };
+        }
+        if now.is_at_rest() {
+            let why = now.why_at_rest().unwrap_or("it waits for an operator");
+            return Err(SqlError::new("55000", format!("plan {} is at rest: {why}", now.id)));
         }
         if database.is_closing() {
             return Ok(());

@@ -13,7 +13,7 @@ use super::copy::{self, Progress};
 use super::lane::{Halt, Lane, stream_of};
 use super::mirror::{Mirror, Mirrored};
 use super::store::{self, Stored, Unsaved, lease_key};
-use super::verify::Comparison;
+use super::verify::{self, Comparison};
 use super::{Planted, clean, log_step, now, switch};
 use crate::catalog::{CatalogError, LeaseToken, Transaction};
 use crate::commit::decision::catalog_error;
@@ -38,7 +38,7 @@ const COPY_IDLE: Duration = Duration::from_millis(200);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// A mirror that is this close has caught up.
-const SMALL_LAG: u64 = 1_000;
+pub(super) const SMALL_LAG: u64 = 1_000;
 /// Before writers are held, the mirror comes this close, if it can within so many pages.
 const SWITCH_LAG: u64 = 20;
 const SWITCH_PAGES: usize = 20;
@@ -293,11 +293,13 @@ impl Driver {
             Effect::Drain if plan.stage == Stage::Settling && self.paused.is_some() => Ok(()),
             Effect::Drain => self.drain().await,
             Effect::Compare => {
-                let mirror = self.mirror().await?;
-                switch::compare(&lane, &plan, mirror).await?;
+                let left = self.pause_left();
+                switch::compare(&lane, &plan, self.mirror().await?, left).await?;
                 self.check_pause()
             }
             Effect::Switch => {
+                switch::wait_for_readers(&lane, self.pause_left()).await?;
+                self.check_pause()?;
                 let saved = switch::switch(&lane, &self.stored, self.lease).await?;
                 self.replace(saved);
                 Ok(())
@@ -418,6 +420,7 @@ impl Driver {
     async fn copy(&mut self) -> Result<(), Halt> {
         let tables: Vec<String> = self.plan().table_policies.keys().cloned().collect();
         let (lane, progress) = (self.lane.clone(), self.progress.clone());
+        progress.expect(self.plan().backfill.rows_expected);
         self.mirror().await?;
         tokio::select! {
             biased;
@@ -435,14 +438,14 @@ impl Driver {
 
     async fn verify(&mut self) -> Result<(), Halt> {
         let (lane, plan) = (self.lane.clone(), self.plan().clone());
-        let tables = plan.table_policies.keys().cloned().collect();
-        let mut comparison = Comparison::new(tables, plan.verification.repair);
+        let mut comparison = Comparison::new(verify::tables(&lane, &plan), plan.verification);
         let found = loop {
             let mirror = self.mirror().await?;
             comparison.go_on(&lane, mirror).await?;
             if let Some(found) = comparison.end() {
                 break found;
             }
+            self.learn(Event::Comparing(comparison.so_far())).await?;
             self.tick().await?;
             self.mirror().await?.page(&lane, None).await?;
         };
@@ -484,7 +487,8 @@ impl Driver {
     async fn tell(&mut self) -> Result<(), Halt> {
         let (mut backfill, mut tail) = (self.plan().backfill.clone(), self.plan().tail.clone());
         if self.plan().stage == Stage::Copying {
-            backfill.tables = self.progress.tables();
+            let copied = self.progress.copied();
+            (backfill.tables, backfill.rows_expected) = (copied.tables, copied.expected);
             backfill.total_rows_copied = backfill.tables.values().map(|table| table.rows).sum();
         }
         let lane = self.lane.clone();

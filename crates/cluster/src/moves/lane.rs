@@ -4,7 +4,7 @@ use crate::database::Database;
 use crate::database::shards::OpenShard;
 use isles_engine::error::ShardError;
 use isles_engine::fence::{Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Batch, DriverToken, Incoming, RowVersion, Scope};
+use isles_engine::shard::{Batch, BatchKind, DriverToken, Incoming, RowVersion, Scope};
 use isles_kernel::error::SqlError;
 use isles_kernel::moves::{Plan, Units};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, Seq, ShardId, StreamId, TenantId};
@@ -102,6 +102,11 @@ impl Lane {
     /// Rows of the giver's log, or none, with the position they bring the taker to.
     pub(super) fn changes(&self, rows: Vec<Incoming>, position: Option<Seq>) -> Batch {
         Batch { driver: Some(self.driver), position, ..Batch::new(&self.stream, rows) }
+    }
+
+    /// Rows that the taker must have as they are here, whatever is known of them.
+    pub(super) fn repair(&self, rows: Vec<Incoming>) -> Batch {
+        Batch { kind: BatchKind::Repair, ..self.changes(rows, None) }
     }
 
     /// The name of the stream that copies the table of this number.

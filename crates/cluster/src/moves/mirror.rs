@@ -14,7 +14,7 @@ use super::Planted;
 use super::lane::{Halt, Lane};
 use crate::database::shards::OpenShard;
 use isles_engine::error::ShardError;
-use isles_engine::shard::{EVENT_ROWS, Incoming};
+use isles_engine::shard::{EVENT_ROWS, Incoming, Snapshot};
 use isles_kernel::change::Change;
 use isles_kernel::names::Seq;
 use std::time::Duration;
@@ -81,6 +81,29 @@ impl Mirror {
     pub(super) async fn to(&mut self, lane: &Lane, through: Seq) -> Result<(), Halt> {
         while self.position < through {
             self.page(lane, Some(through)).await?;
+        }
+        Ok(())
+    }
+
+    /// Applies everything of what moves that a snapshot of the giver shows, and nothing else.
+    ///
+    /// While others have a transaction under way, a log on PostgreSQL has a gap that the position does not pass, but the
+    /// snapshot shows what was committed behind it. That is applied out of turn, and again when the gap is closed.
+    pub(super) async fn follow_snapshot(&mut self, lane: &Lane, snapshot: &mut dyn Snapshot) -> Result<(), Halt> {
+        self.to(lane, snapshot.seq()).await?;
+        let later = snapshot.later_changes().await?;
+        let (last, mut after) = (later.last().copied().unwrap_or_default(), self.position);
+        while after < last {
+            let mut page = lane.giver().await?.committed_changes(after, PAGE).await?;
+            if page.through <= after {
+                break;
+            }
+            after = page.through;
+            page.changes.retain(|change| later.contains(&change.seq));
+            let rows = moving(lane, &page.changes, after);
+            if !rows.is_empty() {
+                lane.taker().await?.apply(lane.changes(rows, None)).await?;
+            }
         }
         Ok(())
     }

@@ -217,8 +217,12 @@ impl Database {
 
     /// What a plan would be, without making it: everything that refuses it is looked at.
     pub async fn try_move(self: &Arc<Self>, order: Order) -> Result<Plan, SqlError> {
-        let (plan, policy) = self.draft_move(order).await?;
-        store::check_overlap(&plan.units, &store::active(self.catalog().as_ref()).await?, &policy)?;
+        let _gate = self.indexes.gate.lock().await;
+        let (mut plan, policy) = self.draft_move(order).await?;
+        self.check_builds(&plan.units, &policy)?;
+        self.check_no_migration(&plan.units, &policy).await?;
+        store::check_new(&plan.units, &store::active(self.catalog().as_ref()).await?, &policy)?;
+        plan.backfill.rows_expected = operate::rows_to_copy(self, &plan).await?;
         Ok(plan)
     }
 
@@ -447,7 +451,8 @@ fn log_step(before: &Stored, after: &Stored) {
     if (old.stage, old.phase) != (new.stage, new.phase) {
         tracing::info!(plan = %new.id, source = %new.source_shard, target = %new.target_shard,
             phase = new.phase.name(), from = ?old.stage, to = ?new.stage,
-            rows = new.backfill.total_rows_copied, error = new.error_message.as_deref(), "move goes on");
+            rows = new.backfill.total_rows_copied, aborted = new.cutover.aborted.as_deref(),
+            error = new.error_message.as_deref(), "move goes on");
     }
 }
 

@@ -1,9 +1,12 @@
 //! What operators ask and tell: the one way in for SQL and HTTP.
 
-use super::Order;
+use super::driver::SMALL_LAG;
+use super::lane::{Halt, Lane};
+use super::{Order, copy};
 use crate::database::Database;
+use isles_engine::shard::DriverToken;
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Command, Plan, Stage, Units};
+use isles_kernel::moves::{Command, MoveError, Plan, Stage, Units};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ impl Intent {
 impl Database {
     /// Makes a plan, or tells what it would be.
     pub async fn order_move(self: &Arc<Self>, order: Order, intent: Intent) -> Result<Plan, SqlError> {
+        self.check_known(&order).await?;
         match intent {
             Intent::Do => self.plan_move(order).await,
             Intent::Try => self.try_move(order).await,
@@ -43,6 +47,9 @@ impl Database {
         }
         let mut plan = self.move_plan(id).await?;
         command.carry_out(&mut plan, super::now(self)).map_err(|error| error.for_people())?;
+        if matches!(command, Command::Cutover { .. }) {
+            self.check_cutover(&plan).await?;
+        }
         Ok(plan)
     }
 
@@ -59,13 +66,49 @@ impl Database {
         Ok(())
     }
 
-    /// How many rows a plan is about to copy, where that is cheap to know: what tenants have is in an index.
-    pub async fn rows_to_move(self: &Arc<Self>, units: &Units) -> Result<Option<u64>, SqlError> {
-        let Units::Tenants { tenants } = units else { return Ok(None) };
-        let mut rows = 0;
-        for tenant in tenants {
-            rows += self.usage_of(Some(tenant)).await?.rows;
+    /// Refuses names that nobody has: neither rows, nor a record, nor a place of its own. A pin of such a name would lead the
+    /// first rows of a tenant that comes later to where nobody looks for them.
+    async fn check_known(self: &Arc<Self>, order: &Order) -> Result<(), SqlError> {
+        let Units::Tenants { tenants } = &order.units else { return Ok(()) };
+        if order.options.unknown_tenants {
+            return Ok(());
         }
-        Ok(Some(rows))
+        let policy = self.routing.refresh().await?;
+        for tenant in tenants {
+            let is_known =
+                policy.is_pinned(tenant) || self.tenants.find(tenant).is_some_and(|entry| entry.record().is_some());
+            if !is_known && self.usage_of(Some(tenant)).await?.rows == 0 {
+                let hint = "SHOW TENANTS lists tenants; option unknown_tenants moves a name that nobody has yet";
+                let message = format!("no tenant \"{tenant}\" is known");
+                return Err(MoveError::invalid(message).with_hint(hint).for_people());
+            }
+        }
+        Ok(())
+    }
+
+    /// What a cutover needs of both shards, looked at beforehand.
+    async fn check_cutover(&self, plan: &Plan) -> Result<(), SqlError> {
+        for shard in [&plan.source_shard, &plan.target_shard] {
+            self.check_schema_of(shard).await?;
+        }
+        match plan.tail.lag {
+            Some(lag) if lag > SMALL_LAG => {
+                let message = format!("the target is {lag} changes behind the source");
+                Err(SqlError::new("55000", message).with_hint("isles move tail waits until it follows closely"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many rows a plan would copy.
+pub(super) async fn rows_to_copy(database: &Arc<Database>, plan: &Plan) -> Result<Option<u64>, SqlError> {
+    // Nobody drives it: it only looks.
+    let lane = Lane::new(database, plan, DriverToken(0));
+    let tables: Vec<String> = plan.table_policies.keys().cloned().collect();
+    match copy::count(&lane, &tables).await {
+        Ok(rows) => Ok(Some(rows)),
+        Err(Halt::Later(error) | Halt::Never(error)) => Err(error),
+        Err(Halt::Changed | Halt::Superseded | Halt::Closing) => Ok(None),
     }
 }

@@ -114,8 +114,18 @@ pub(crate) async fn active_as_read(catalog: &dyn Catalog) -> Result<(Active, Con
     Ok((active, record.as_ref().map_or_else(|| Condition::Absent(active_key()), Record::unchanged)))
 }
 
+/// Refuses what the plans that are not done leave no room for.
+pub(crate) fn check_new(units: &Units, active: &Active, policy: &RoutingPolicy) -> Result<(), SqlError> {
+    check_overlap(units, active, policy)?;
+    match active.len() < MAX_ACTIVE {
+        true => Ok(()),
+        false => Err(SqlError::new("54000", format!("at most {MAX_ACTIVE} plans are active at once"))
+            .with_hint("complete plans, or roll them back: SHOW MOVES lists them")),
+    }
+}
+
 /// Refuses what another plan moves already.
-pub(crate) fn check_overlap(units: &Units, active: &Active, policy: &RoutingPolicy) -> Result<(), SqlError> {
+fn check_overlap(units: &Units, active: &Active, policy: &RoutingPolicy) -> Result<(), SqlError> {
     match active.iter().find(|(_, other)| other.units.overlaps(units, policy)) {
         None => Ok(()),
         Some((id, _)) => {
@@ -131,10 +141,7 @@ pub(crate) fn check_overlap(units: &Units, active: &Active, policy: &RoutingPoli
 pub(crate) async fn create(catalog: &dyn Catalog, plan: &Plan, policy: &RoutingPolicy) -> Result<(), SqlError> {
     for _ in 0..ATTEMPTS {
         let (record, mut active) = read_active(catalog).await?;
-        check_overlap(&plan.units, &active, policy)?;
-        if active.len() >= MAX_ACTIVE {
-            return Err(SqlError::new("54000", format!("at most {MAX_ACTIVE} plans are active at once")));
-        }
+        check_new(&plan.units, &active, policy)?;
         let about =
             About { source: plan.source_shard.clone(), target: plan.target_shard.clone(), units: plan.units.clone() };
         active.insert(plan.id.clone(), about);

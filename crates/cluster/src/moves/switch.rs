@@ -14,16 +14,16 @@ use super::clean;
 use super::lane::{Halt, Lane};
 use super::mirror::{self, Mirror};
 use super::store::{self, Stored, Unsaved};
-use super::verify::{Pair, rows_of};
-use super::{Planted, copy, now};
+use super::verify::{self, Comparison};
+use super::{Planted, now};
 use crate::catalog::{CommitId, LeaseToken, Transaction};
 use crate::commit::decision::catalog_error;
 use crate::database::shards::OpenShard;
 use crate::database::{Strategy, routing};
 use isles_engine::fence::{Fence, FenceMode};
-use isles_engine::shard::KeyRange;
+use isles_engine::shard::Engine;
 use isles_kernel::error::SqlError;
-use isles_kernel::moves::{Direction, Event, Plan, Units};
+use isles_kernel::moves::{Direction, Event, Plan, Units, Verification, VerificationStatus};
 use isles_kernel::names::RoutingVersion;
 use isles_kernel::routing::RoutingError;
 use std::time::Duration;
@@ -32,6 +32,8 @@ use std::time::Duration;
 const FENCE_TIME: Duration = Duration::from_secs(10);
 /// A switch compares all rows once more while writers wait, if there are no more than these.
 const COMPARED_ROWS: u64 = 1_000;
+/// And if that takes no longer than this part of the pause that is left. Rows may be large, and they have been compared.
+const COMPARING_SHARE: u32 = 4;
 /// Clients that a taker is made ready for at least: a SQLite shard does not count those that it has.
 const EXPECTED_CLIENTS: usize = 8;
 /// How often a commit is tried that others overtake.
@@ -149,35 +151,32 @@ pub(super) async fn fence_giver(lane: &Lane, time: Duration) -> Result<(), Halt>
     lane.fence_units(&giver, version, FenceMode::ReadOnly, time).await
 }
 
-/// Compares what is little.
-pub(super) async fn compare(lane: &Lane, plan: &Plan, mirror: &mut Mirror) -> Result<(), Halt> {
-    let is_small = plan.direction == Direction::Forward && plan.backfill.total_rows_copied <= COMPARED_ROWS;
-    if !is_small || plan.options.waive_verification {
+/// From here on readers wait, too, where readers hold up the giver's fences: nobody waits for them any more once the routing
+/// has changed, for then there is no way back.
+pub(super) async fn wait_for_readers(lane: &Lane, time: Duration) -> Result<(), Halt> {
+    if lane.database.shards.engine(&lane.giver) != Some(Engine::Postgres) {
         return Ok(());
     }
-    let mut pair = Pair::take(lane, mirror).await?;
-    for name in plan.table_policies.keys() {
-        pair.compare_table(lane, name).await?;
-    }
-    Ok(())
+    let giver = lane.giver().await?;
+    lane.fence_units(&giver, lane.policy().version(), FenceMode::Closed, time).await
 }
 
-impl Pair {
-    /// Whether a table has the same rows on both sides; only for those whose rows can be told in one scope.
-    async fn compare_table(&mut self, lane: &Lane, name: &str) -> Result<(), Halt> {
-        let table = self.table(name)?;
-        let copy::Reach::Scope(scope) = copy::reach(lane, &table) else { return Ok(()) };
-        let range = KeyRange::table(name).within(scope);
-        let (giver, taker) = self.both();
-        let (one, two) = (rows_of(giver, &range).await?, rows_of(taker, &range).await?);
-        match one == two {
-            true => Ok(()),
-            false => {
-                let message = format!("table \"{name}\" has other rows on {} than on {}", lane.taker, lane.giver);
-                Err(Halt::Later(SqlError::new("XX001", message)))
-            }
-        }
+/// Compares what is little, and what can be compared in a part of the pause that is left.
+pub(super) async fn compare(lane: &Lane, plan: &Plan, mirror: &mut Mirror, pause: Duration) -> Result<(), Halt> {
+    let is_waived = plan.options.waive_verification || plan.verification.status == VerificationStatus::Waived;
+    // What was copied is known to be too much before anything is read.
+    if plan.direction == Direction::Back || is_waived || plan.backfill.total_rows_copied > COMPARED_ROWS {
+        return Ok(());
     }
+    let mut comparison = Comparison::new(verify::tables(lane, plan), Verification::default());
+    let differing = tokio::select! {
+        biased;
+        compared = comparison.at_once(lane, mirror, COMPARED_ROWS) => compared?,
+        () = lane.database.env.sleep(pause / COMPARING_SHARE) => None,
+    };
+    let Some(name) = differing else { return Ok(()) };
+    let message = format!("table \"{name}\" has other rows on {} than on {}", lane.taker, lane.giver);
+    Err(Halt::Later(SqlError::new("XX001", message)))
 }
 
 /// Changes the routing, and the plan with it: the point of no return.

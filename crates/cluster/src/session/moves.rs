@@ -35,7 +35,8 @@ pub(super) fn fields(statement: &MoveStatement) -> Vec<Field> {
     fields.extend(["rows_copied", "lag"].map(|name| field(name, INT8)));
     fields.extend([field("pause_ms", FLOAT8), field("routing_version", INT8)]);
     fields.extend(["started", "updated"].map(|name| field(name, TIMESTAMPTZ)));
-    fields.push(text_field("error"));
+    fields.extend([text_field("error"), field("rows_expected", INT8)]);
+    fields.extend(["rows_per_second", "eta_seconds"].map(|name| field(name, FLOAT8)));
     if *statement != MoveStatement::List {
         fields.push(field("plan", JSON));
     }
@@ -92,6 +93,11 @@ fn word(status: &impl serde::Serialize) -> Value {
     serde_json::to_value(status).ok().and_then(|word| word.as_str().map(Value::text)).unwrap_or(Value::Null)
 }
 
+/// A figure with one digit behind the point: it is about so much.
+fn rounded(figure: Option<f64>) -> Value {
+    figure.map_or(Value::Null, |figure| Value::Float((figure * 10.0).round() / 10.0))
+}
+
 /// What `SHOW MOVES` shows of a plan.
 fn row(plan: &Plan) -> Vec<Value> {
     let known = |number: Option<u64>| number.map_or(Value::Null, self::number);
@@ -113,6 +119,9 @@ fn row(plan: &Plan) -> Vec<Value> {
         time(plan.created_at),
         time(plan.updated_at),
         plan.error_message.as_deref().or(plan.cutover.aborted.as_deref()).map_or(Value::Null, Value::text),
+        known(plan.backfill.rows_expected),
+        rounded(plan.rows_per_second()),
+        rounded(plan.eta_seconds()),
     ]
 }
 

@@ -15,7 +15,7 @@ pub(super) fn fields(statement: &ShardStatement) -> Option<Vec<Field>> {
         ShardStatement::Create { .. } => Some(vec![text_field("shard")]),
         ShardStatement::Rebalance { .. } => {
             let mut fields: Vec<Field> = ["kind", "what", "source", "target"].map(text_field).into();
-            fields.push(number_field("weight"));
+            fields.extend([number_field("weight"), text_field("units")]);
             Some(fields)
         }
         _ => None,
@@ -60,6 +60,7 @@ impl Session {
     }
 }
 
+/// The last column is for programs: a name may have anything in it that stands between names.
 fn proposed(proposal: &Proposal) -> Vec<Value> {
     let kind = match &proposal.units {
         Units::Tenants { .. } => "tenants",
@@ -71,6 +72,7 @@ fn proposed(proposal: &Proposal) -> Vec<Value> {
         Value::text(proposal.source.as_str()),
         Value::text(proposal.target.as_str()),
         Value::Int(i64::try_from(proposal.weight).unwrap_or(i64::MAX)),
+        Value::Text(serde_json::to_string(&proposal.units).unwrap_or_default()),
     ]
 }
 

@@ -463,6 +463,7 @@ impl Operator {
             complete: self.rng.chance(1, 2),
             waive_verification: self.rng.chance(1, 3),
             pause_limit_ms: 1 + self.rng.below(1_000),
+            ..Options::default()
         };
         let units = Units::buckets(group(), [span]);
         let order = Order { source: Some(range.shard), target, units, description: None, options };

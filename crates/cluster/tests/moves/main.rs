@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod compared;
 mod every;
 #[path = "../session/harness.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
@@ -133,6 +134,21 @@ between_engines! {
     every in all_of_every:
     all_tenants_are_read_once_at_every_stage,
     all_tenants_are_read_once_while_one_goes_to_and_fro,
+}
+
+between_engines! {
+    compared in all_of_compared:
+    an_open_transaction_of_another_tenant_is_no_difference,
+    a_row_is_repaired_whatever_is_known_of_it,
+    what_was_waived_is_not_compared_at_the_cutover,
+    rows_that_came_by_the_mirror_are_counted_before_they_are_compared,
+    tenants_of_a_bucket_are_compared_at_the_cutover,
+    a_table_that_comes_while_rows_are_mirrored_is_compared,
+    a_comparison_goes_on_with_another_driver,
+    a_reader_that_stays_stops_nobody,
+    a_dry_run_is_refused_what_a_plan_is,
+    names_that_nobody_has_are_refused,
+    rows_of_buckets_are_counted_before_they_are_copied,
 }
 
 between_engines! {

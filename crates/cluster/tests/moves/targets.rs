@@ -6,7 +6,8 @@
 use crate::harness::{Db, env};
 use crate::world::{Pair, SCHEMA, World, by_itself, shard, tenants};
 use isles_cluster::database::{Config, Database, ShardPlace};
-use isles_cluster::moves::moves::{Event, Options, Phase, Plan, Stage};
+use isles_cluster::moves::Intent;
+use isles_cluster::moves::moves::{Command, Event, Options, Phase, Plan, Stage};
 use isles_kernel::schema::SchemaChange;
 use isles_sim::disk::{Disk, Trouble};
 use isles_sim::pgserver::{PgOptions, PgServer};
@@ -170,6 +171,9 @@ pub(crate) async fn a_target_with_other_tables_takes_nothing(world: World) {
     assert_eq!(refused.sqlstate, "55000", "{refused}");
     assert!(refused.message.contains("s1") && refused.message.contains("schema version"), "{refused}");
     let version = world.version();
+    let cutover = Command::Cutover { waive: false };
+    let tried = world.database().tell_move(plan.id.as_str(), cutover, Intent::Try).await.unwrap_err();
+    assert!(tried.sqlstate == "55000" && tried.message.contains("schema version"), "{tried}");
     world.command(&plan, Event::Cutover).await.unwrap();
     let aborted = world.until(&plan, "an abort", |plan| plan.cutover.aborted.is_some()).await;
     assert!(aborted.cutover.aborted.is_some_and(|why| why.contains("schema version")));

@@ -226,14 +226,20 @@ impl World {
 
     /// Takes a note of a tenant away behind everyone's back.
     pub(crate) async fn damage(&self, n: usize, name: &str, id: i64) {
+        self.damage_as(n, name, id, RowVersion { epoch: RoutingVersion(1), seq: Seq(1) }).await;
+        let stream = StreamId::new("damage").unwrap();
+        self.database().shard(&shard(n)).await.unwrap().forget_stream(&stream, None).await.unwrap();
+    }
+
+    /// The same; it is known to be as new as this.
+    pub(crate) async fn damage_as(&self, n: usize, name: &str, id: i64, version: RowVersion) {
         let unit = Unit::Tenant(Some(tenant(name)));
-        let version = RowVersion { epoch: RoutingVersion(1), seq: Seq(1) };
         let key = vec![Value::text(name), Value::Int(id)];
         let gone = Incoming { table: "notes".into(), unit, key, version, row: None };
         let stream = StreamId::new("damage").unwrap();
         let shard = self.database().shard(&shard(n)).await.unwrap();
-        shard.apply(Batch::new(&stream, vec![gone])).await.unwrap();
-        shard.forget_stream(&stream, None).await.unwrap();
+        let applied = shard.apply(Batch::new(&stream, vec![gone])).await.unwrap();
+        assert_eq!(applied.deleted, 1, "nothing was damaged");
     }
 
     /// Closes the database and opens it again, as a restart does.

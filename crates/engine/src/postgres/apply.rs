@@ -40,7 +40,7 @@ pub(super) async fn apply(conn: &Conn, schema: &Schema, batch: &Batch) -> Result
         return Err(ShardError::Limit { what: "the number of rows to apply", limit: MAX_APPLY_ROWS as u64 });
     }
     match batch.kind {
-        BatchKind::Changes => apply_changes(conn, schema, batch).await,
+        BatchKind::Changes | BatchKind::Repair => apply_changes(conn, schema, batch).await,
         BatchKind::Copy => copy::copy(conn, schema, batch).await,
     }
 }
@@ -49,14 +49,14 @@ async fn apply_changes(conn: &Conn, schema: &Schema, batch: &Batch) -> Result<Ap
     batch.rows.iter().try_for_each(|row| IncomingCheck::new(schema.table(&row.table)?).check(row))?;
     let newest = newest_of(schema, batch)?;
     stream::prepare_turn(conn).await?;
-    conn.prepare(RAISE_VERSIONS).await?;
+    conn.prepare(raising(batch.kind)).await?;
     let (begun, fresh) = futures::join!(begin_turn(conn, batch), raise_versions(conn, batch, &newest));
     begun?;
     let fresh = fresh?;
     let mut applied = Applied::default();
     for (name, rows) in by_table(&newest, &fresh) {
         let written: Vec<&Incoming> = rows.iter().map(|latest| latest.row).filter(|row| row.row.is_some()).collect();
-        write(conn, schema.table(name)?, &rows, &written).await?;
+        write(conn, batch.kind, schema.table(name)?, &rows, &written).await?;
         applied.written += written.len() as u64;
         applied.deleted += (rows.len() - written.len()) as u64;
     }
@@ -106,12 +106,29 @@ fn newest_of<'a>(schema: &Schema, batch: &'a Batch) -> Result<ByKey<'a>> {
     Ok(newest)
 }
 
-const RAISE_VERSIONS: &str = "INSERT INTO _isles.row_version AS v (tab, key, stream, epoch, seq, gone) \
-     SELECT t, k, $1, e, s, g FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[]) AS u (t, k, e, s, g) \
-     ON CONFLICT (tab, key) DO UPDATE SET stream = excluded.stream, epoch = excluded.epoch, seq = excluded.seq, gone = excluded.gone \
-     WHERE (v.epoch, v.seq) < (excluded.epoch, excluded.seq) RETURNING v.tab, v.key";
+/// The statement that stores versions, those that are `when`, and returns the keys they are of.
+macro_rules! store_versions {
+    ($when:literal) => {
+        concat!(
+            "INSERT INTO _isles.row_version AS v (tab, key, stream, epoch, seq, gone) \
+             SELECT t, k, $1, e, s, g \
+             FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[]) AS u (t, k, e, s, g) \
+             ON CONFLICT (tab, key) DO UPDATE \
+             SET stream = excluded.stream, epoch = excluded.epoch, seq = excluded.seq, gone = excluded.gone",
+            $when,
+            " RETURNING v.tab, v.key"
+        )
+    };
+}
 
-/// Stores the versions that are newer than what is stored; returns the keys they are of.
+const RAISE_VERSIONS: &str = store_versions!(" WHERE (v.epoch, v.seq) < (excluded.epoch, excluded.seq)");
+const SET_VERSIONS: &str = store_versions!("");
+
+fn raising(kind: BatchKind) -> &'static str {
+    if kind == BatchKind::Repair { SET_VERSIONS } else { RAISE_VERSIONS }
+}
+
+/// Stores the versions that are newer than what is stored, or all of a repair; returns the keys they are of.
 async fn raise_versions(conn: &Conn, batch: &Batch, newest: &ByKey<'_>) -> Result<BTreeSet<(String, Vec<u8>)>> {
     let number = |n: u64| i64::try_from(n).map_err(|_| ShardError::invalid("a version is below 2^63"));
     let (mut tables, mut keys, mut epochs, mut seqs, mut gone) = (vec![], vec![], vec![], vec![], vec![]);
@@ -122,7 +139,7 @@ async fn raise_versions(conn: &Conn, batch: &Batch, newest: &ByKey<'_>) -> Resul
         seqs.push(number(latest.row.version.seq.0)?);
         gone.push(latest.row.row.is_none());
     }
-    let rows = conn.rows(RAISE_VERSIONS, &[&batch.stream.as_str(), &tables, &keys, &epochs, &seqs, &gone]).await?;
+    let rows = conn.rows(raising(batch.kind), &[&batch.stream.as_str(), &tables, &keys, &epochs, &seqs, &gone]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -323,7 +340,7 @@ pub(super) fn hidden_column(table: &Table) -> Option<(&'static str, Type)> {
 }
 
 /// Replaces rows of a table by those that are written. All is sent together, once it has been prepared.
-async fn write(conn: &Conn, table: &Table, rows: &[&Latest<'_>], written: &[&Incoming]) -> Result<()> {
+async fn write(conn: &Conn, kind: BatchKind, table: &Table, rows: &[&Latest<'_>], written: &[&Incoming]) -> Result<()> {
     let targets: Vec<(&Unit, &[Value])> =
         rows.iter().flat_map(|latest| latest.units.iter().map(|unit| (*unit, latest.row.key.as_slice()))).collect();
     let (delete, others, insert) = (deletion(table, &targets)?, others(table, rows)?, insertion(table, written)?);
@@ -342,7 +359,7 @@ async fn write(conn: &Conn, table: &Table, rows: &[&Latest<'_>], written: &[&Inc
     match inserted {
         Err(error) if may_collide && collides(&error, table) => {
             plain(conn, "ROLLBACK TO rows").await?;
-            let kept = unique::give_way(conn, table, BatchKind::Changes, written).await?;
+            let kept = unique::give_way(conn, table, kind, written).await?;
             insert_rows(conn, table, &kept).await.map_err(|error| explained(error, table))
         }
         result => result.map_err(|error| explained(error, table)),

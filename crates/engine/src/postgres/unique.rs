@@ -52,7 +52,7 @@ fn values(table: &Table, key: &Key, incoming: &Incoming) -> Option<Vec<Value>> {
 
 /// Of the rows with one value, the newest; of copied ones, any.
 fn one_of_each_value<'a>(table: &Table, kind: BatchKind, key: &Key, rows: &[&'a Incoming]) -> Vec<&'a Incoming> {
-    let rank = |at: usize, row: &Incoming| ((kind == BatchKind::Changes).then_some(row.version), at);
+    let rank = |at: usize, row: &Incoming| ((kind != BatchKind::Copy).then_some(row.version), at);
     let mut first = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
         if let Some(values) = values(table, key, row) {
@@ -84,10 +84,15 @@ async fn against_stored<'a>(
     let collisions = find(conn, table, key, &rows).await?;
     let versions = versions(conn, table, &collisions).await?;
     let (mut evicted, mut losers) = (Vec::new(), BTreeSet::new());
+    let yields = |row: &Incoming, stored: &RowVersion| match kind {
+        BatchKind::Changes => *stored > row.version,
+        BatchKind::Copy => true,
+        BatchKind::Repair => false,
+    };
     for collision in &collisions {
         let row = rows[collision.at];
         match versions.get(&key_bytes(&collision.key)) {
-            Some(stored) if kind == BatchKind::Copy || *stored > row.version => drop(losers.insert(collision.at)),
+            Some(stored) if yields(row, stored) => drop(losers.insert(collision.at)),
             // A unique key contains the shard key, so both rows are of one unit; should they not be, it is not deleted,
             // and stays in the way.
             _ => evicted.push((&row.unit, collision.key.as_slice())),

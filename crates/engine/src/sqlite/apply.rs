@@ -131,7 +131,7 @@ pub(super) fn apply(writer: &mut Writer, batch: &Batch) -> Result<Applied> {
     let db = writer.applier()?;
     stream::check(db, &batch.stream, batch.driver)?;
     let applied = match batch.kind {
-        BatchKind::Changes => apply_changes(db, &schema, batch)?,
+        BatchKind::Changes | BatchKind::Repair => apply_changes(db, &schema, batch)?,
         BatchKind::Copy => copy::copy(db, &schema, batch)?,
     };
     stream::store(db, batch)?;
@@ -142,7 +142,7 @@ fn apply_changes(db: &mut Db, schema: &Schema, batch: &Batch) -> Result<Applied>
     let mut tables = BTreeMap::new();
     let mut applied = Applied::default();
     for incoming in &batch.rows {
-        apply_row(db, &batch.stream, table_writes(&mut tables, schema, &incoming.table)?, incoming, &mut applied)?;
+        apply_row(db, batch, table_writes(&mut tables, schema, &incoming.table)?, incoming, &mut applied)?;
     }
     Ok(applied)
 }
@@ -160,7 +160,7 @@ pub(super) fn table_writes<'a>(
 
 fn apply_row(
     db: &mut Db,
-    stream: &StreamId,
+    batch: &Batch,
     writes: &TableWrites,
     incoming: &Incoming,
     applied: &mut Applied,
@@ -168,15 +168,17 @@ fn apply_row(
     IncomingCheck::new(&writes.table).check(incoming)?;
     let key = key_bytes(&incoming.key);
     let known = row_version(db, &incoming.table, &key)?;
-    if known.is_some_and(|known| known >= incoming.version) {
+    let is_repair = batch.kind == BatchKind::Repair;
+    if !is_repair && known.is_some_and(|known| known >= incoming.version) {
         applied.stale += 1;
         return Ok(());
     }
     if known.is_none() {
         check_unit(db, writes, incoming)?;
     }
+    let claim = if is_repair { RowVersion::NEWEST } else { incoming.version };
     match &incoming.row {
-        Some(row) if make_room(db, writes, incoming, row, Some(incoming.version))? => {
+        Some(row) if make_room(db, writes, incoming, row, Some(claim))? => {
             put(db, writes, &incoming.unit, row)?;
             applied.written += 1;
         }
@@ -185,7 +187,7 @@ fn apply_row(
             applied.deleted += 1;
         }
     }
-    store_version(db, stream, incoming, key)
+    store_version(db, &batch.stream, incoming, key)
 }
 
 pub(super) fn delete(db: &mut Db, writes: &TableWrites, key: &[Value]) -> Result<()> {

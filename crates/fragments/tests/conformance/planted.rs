@@ -233,7 +233,7 @@ async fn cursors_go_on_while_their_tenant_moves() {
             cursor.version().get()
         }))
     };
-    world.ask(&format!("CREATE MOVE OF TENANTS (acme) TO {to} WITH (auto, complete)")).await;
+    world.ask(&format!("CREATE MOVE OF TENANTS (acme) TO {to} WITH (auto, complete, unknown_tenants)")).await;
     while place().await == from {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -314,7 +314,7 @@ async fn move_tenant(database: &Arc<Database>, tenant: &str, rng: &mut Rng) -> b
     let mut shards = database.shard_names();
     rng.shuffle(&mut shards);
     for shard in shards {
-        let sql = format!("CREATE MOVE OF TENANTS ('{tenant}') TO {shard} WITH (auto, complete)");
+        let sql = format!("CREATE MOVE OF TENANTS ('{tenant}') TO {shard} WITH (auto, complete, unknown_tenants)");
         let Ok(mut session) = database.system_session() else { return false };
         if session.run_text(&sql, Vec::new()).await.is_ok() {
             return true;

@@ -4,7 +4,7 @@
 //! comes closest to half their difference, until they are about even or nothing that could be moved makes them more so.
 //! It is only said; whoever wants it lets it be carried out, as moves like any other.
 
-use super::{Span, Units};
+use super::{MAX_SPANS, MAX_TENANTS, Span, Units};
 use crate::names::{BucketId, GroupName, ShardId, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -95,33 +95,58 @@ pub fn balance(group: &GroupName, pieces: &[Weighed], shards: &[ShardId]) -> Vec
 
 /// The pieces that have another place, by where they come from and go to.
 fn gathered(group: &GroupName, pieces: &[Weighed], places: &[&ShardId]) -> Vec<Proposal> {
-    type Gathered = (Vec<Span>, Vec<TenantId>, u64, u64);
+    type Gathered = (Vec<(Span, u64)>, Vec<(TenantId, u64)>);
     let mut moves: BTreeMap<(&ShardId, &ShardId), Gathered> = BTreeMap::new();
     for (piece, place) in pieces.iter().zip(places).filter(|(piece, place)| piece.shard != ***place) {
-        let (spans, tenants, of_buckets, of_tenants) = moves.entry((&piece.shard, place)).or_default();
+        let (spans, tenants) = moves.entry((&piece.shard, place)).or_default();
         match &piece.piece {
-            Piece::Bucket(bucket) => {
-                spans.push(Span::one(*bucket));
-                *of_buckets += piece.weight;
-            }
-            Piece::Tenant(tenant) => {
-                tenants.push(tenant.clone());
-                *of_tenants += piece.weight;
-            }
+            Piece::Bucket(bucket) => spans.push((Span::one(*bucket), piece.weight)),
+            Piece::Tenant(tenant) => tenants.push((tenant.clone(), piece.weight)),
         }
     }
     let mut proposals = Vec::new();
-    for ((source, target), (spans, tenants, of_buckets, of_tenants)) in moves {
+    for ((source, target), (spans, tenants)) in moves {
         let one = |units, weight| Proposal { units, source: source.clone(), target: target.clone(), weight };
-        if !spans.is_empty() {
-            proposals.push(one(Units::buckets(group.clone(), spans), of_buckets));
+        for (spans, weight) in parted(joined(spans), MAX_SPANS) {
+            proposals.push(one(Units::buckets(group.clone(), spans), weight));
         }
-        if !tenants.is_empty() {
-            proposals.push(one(Units::tenants(tenants), of_tenants));
+        for (tenants, weight) in parted(tenants, MAX_TENANTS) {
+            proposals.push(one(Units::tenants(tenants), weight));
         }
     }
     proposals.sort_by_key(|proposal| std::cmp::Reverse(proposal.weight));
     proposals
+}
+
+/// Buckets that touch are one range.
+fn joined(mut spans: Vec<(Span, u64)>) -> Vec<(Span, u64)> {
+    spans.sort();
+    let mut ranges: Vec<(Span, u64)> = Vec::new();
+    for (span, weight) in spans {
+        match ranges.last_mut() {
+            Some((before, sum)) if before.last.0 + 1 == span.first.0 => {
+                before.last = span.last;
+                *sum = sum.saturating_add(weight);
+            }
+            _ => ranges.push((span, weight)),
+        }
+    }
+    ranges
+}
+
+/// As many parts as plans are needed, with the weight of each.
+fn parted<T>(all: Vec<(T, u64)>, most: usize) -> Vec<(Vec<T>, u64)> {
+    let mut parts: Vec<(Vec<T>, u64)> = Vec::new();
+    for (one, weight) in all {
+        match parts.last_mut() {
+            Some((those, sum)) if those.len() < most => {
+                those.push(one);
+                *sum = sum.saturating_add(weight);
+            }
+            _ => parts.push((vec![one], weight)),
+        }
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -181,6 +206,23 @@ mod tests {
         assert_eq!(balance(&group(), &pieces, &[shard(0), shard(1)]), []);
         assert_eq!(balance(&group(), &pieces, &[shard(0)]), []);
         assert_eq!(balance(&group(), &[], &[]), []);
+    }
+
+    /// What is more than one plan takes is several.
+    #[test]
+    fn a_proposal_is_a_plan_that_can_be_made() {
+        let pieces: Vec<Weighed> = (0..6_000).map(|n| bucket(n, 0, u64::from(n % 2 == 0))).collect();
+        let tenant = |n: usize| TenantId::new(format!("t{n}")).expect("valid");
+        let pinned = (0..3_000).map(|n| Weighed { piece: Piece::Tenant(tenant(n)), shard: shard(2), weight: 1 });
+        let pieces: Vec<Weighed> = pieces.into_iter().chain(pinned).collect();
+        let proposals = balance(&group(), &pieces, &[shard(0), shard(1), shard(2)]);
+        let size = |units: &Units| match units {
+            Units::Buckets { buckets } => buckets.ranges.len(),
+            Units::Tenants { tenants } => tenants.len(),
+        };
+        let sizes: Vec<usize> = proposals.iter().map(|proposal| size(&proposal.units)).collect();
+        assert!(sizes.iter().all(|size| *size <= 1_000) && sizes.iter().sum::<usize>() > 1_500, "{sizes:?}");
+        assert!(loads(&carried_out(&pieces, &proposals), 3).iter().all(|load| load.abs_diff(2_000) <= 100));
     }
 
     proptest! {

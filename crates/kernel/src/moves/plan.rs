@@ -145,6 +145,9 @@ pub struct TableCopy {
 #[serde(rename_all = "camelCase")]
 pub struct Backfill {
     pub status: BackfillStatus,
+    /// About how many rows there are to copy: those that stood when it was counted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rows_expected: Option<u64>,
     pub total_rows_copied: u64,
     pub tables: BTreeMap<String, TableCopy>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -195,6 +198,9 @@ pub struct Verification {
     pub differences: Vec<Difference>,
     /// Rows that were made equal again on request.
     pub repaired: u64,
+    /// How far it is while it runs, as its driver writes it: whoever takes over goes on there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mark: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub completed_at: Option<u64>,
 }
@@ -224,13 +230,17 @@ pub struct Options {
     pub complete: bool,
     /// Cut over without comparing.
     pub waive_verification: bool,
+    /// Move also names that no tenant has yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown_tenants: bool,
     /// A switch that would hold writers for longer is given up.
     pub pause_limit_ms: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { auto: false, complete: false, waive_verification: false, pause_limit_ms: PAUSE_LIMIT_MS }
+        let pause_limit_ms = PAUSE_LIMIT_MS;
+        Options { auto: false, complete: false, waive_verification: false, unknown_tenants: false, pause_limit_ms }
     }
 }
 
@@ -327,6 +337,22 @@ impl Plan {
     /// Whether there is still something to do or to wait for.
     pub fn is_active(&self) -> bool {
         self.stage != Stage::Done
+    }
+
+    /// Rows copied in a second, from the copy's beginning to its end or to the last news of it.
+    pub fn rows_per_second(&self) -> Option<f64> {
+        let began = self.backfill.started_at?;
+        let millis = self.backfill.completed_at.unwrap_or(self.updated_at).saturating_sub(began);
+        (millis > 0).then(|| self.backfill.total_rows_copied as f64 * 1_000.0 / millis as f64)
+    }
+
+    /// How long the copy will take from here, while it runs and the number of rows is known.
+    pub fn eta_seconds(&self) -> Option<f64> {
+        let left = self.backfill.rows_expected?.saturating_sub(self.backfill.total_rows_copied);
+        match self.backfill.status {
+            BackfillStatus::Running => self.rows_per_second().filter(|rate| *rate > 0.0).map(|rate| left as f64 / rate),
+            _ => None,
+        }
     }
 
     /// Whether rows are mirrored from one shard to the other, so that tables must keep their shape.

@@ -77,6 +77,8 @@ pub enum Event {
     },
     Copied,
     CaughtUp,
+    /// What has been compared so far, and found.
+    Comparing(Verification),
     Verified(Verification),
     /// A switch was given up; the fence may still be there.
     Aborted(String),
@@ -190,6 +192,14 @@ impl Plan {
     pub fn is_at_rest(&self) -> bool {
         let waits = matches!(self.stage, Stage::Planned | Stage::Capturing | Stage::Ready | Stage::Guarding);
         !self.is_active() || (waits && self.next_command().is_none())
+    }
+
+    /// Why a plan that goes by itself has come to rest before its end, as far as it is known.
+    pub fn why_at_rest(&self) -> Option<&str> {
+        match self.verification.status {
+            VerificationStatus::Failed if self.stage == Stage::Ready => Some("rows differ"),
+            _ => self.cutover.aborted.as_deref().or(self.error_message.as_deref()),
+        }
     }
 
     /// Carries an event out, or refuses it and leaves the plan as it is.
@@ -338,10 +348,6 @@ impl Plan {
                 self.stage = Stage::Unfencing;
                 self.cutover.aborted = Some("the driver of the move was replaced".into());
             }
-            (Stage::Verifying, Event::TakenOver) => {
-                self.stage = Stage::Ready;
-                self.verification.status = VerificationStatus::Pending;
-            }
             (_, Event::TakenOver) => {}
             (Stage::Preparing, Event::Prepared { tables }) => {
                 self.stage = Stage::Capturing;
@@ -363,6 +369,7 @@ impl Plan {
                 self.tail.status = TailStatus::CaughtUp;
                 self.tail.completed_at = Some(now);
             }
+            (Stage::Verifying, Event::Comparing(found)) => self.verification = found,
             (Stage::Verifying, Event::Verified(found)) => {
                 self.stage = Stage::Ready;
                 self.verification = found;

@@ -78,7 +78,6 @@ pub(crate) struct HttpDoor {
     limits: Limits,
     phase: watch::Receiver<Phase>,
     requests: Arc<Semaphore>,
-    expected: admin::Expected,
 }
 
 impl HttpDoor {
@@ -90,7 +89,7 @@ impl HttpDoor {
         phase: watch::Receiver<Phase>,
     ) -> HttpDoor {
         let requests = Arc::new(Semaphore::new(limits.http_requests));
-        HttpDoor { backend, logins, metrics, limits, phase, requests, expected: admin::Expected::default() }
+        HttpDoor { backend, logins, metrics, limits, phase, requests }
     }
 }
 

@@ -4,7 +4,7 @@
 //! was done. Labels are bounded: phases are eight, and only plans that are active have one of their own.
 
 use crate::backend::Backend;
-use isles_cluster::moves::moves::{Phase, Plan};
+use isles_cluster::moves::moves::{BackfillStatus, Phase, Plan};
 use isles_cluster::moves::{MoveWork, PAUSE_BOUNDS_MICROS};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -35,6 +35,9 @@ struct Seen {
     phases: [i64; Phase::ALL.len()],
     /// Of active plans.
     lags: Vec<(String, u64)>,
+    /// Of plans that copy: rows in a second, and how many seconds are left.
+    rates: Vec<(String, f64)>,
+    etas: Vec<(String, f64)>,
 }
 
 impl Seen {
@@ -42,7 +45,10 @@ impl Seen {
         let in_phase = |phase: Phase| plans.iter().filter(|plan| plan.phase == phase).count() as i64;
         let active = plans.iter().filter(|plan| plan.is_active());
         let lags = active.filter_map(|plan| Some((plan.id.to_string(), plan.tail.lag?))).collect();
-        Seen { at: Some(Instant::now()), phases: Phase::ALL.map(in_phase), lags }
+        let copying = || plans.iter().filter(|plan| plan.backfill.status == BackfillStatus::Running);
+        let rates = copying().filter_map(|plan| Some((plan.id.to_string(), plan.rows_per_second()?))).collect();
+        let etas = copying().filter_map(|plan| Some((plan.id.to_string(), plan.eta_seconds()?))).collect();
+        Seen { at: Some(Instant::now()), phases: Phase::ALL.map(in_phase), lags, rates, etas }
     }
 }
 
@@ -90,6 +96,15 @@ impl Collector for Moves {
         for (plan, lag) in seen.lags {
             let lag = i64::try_from(lag).unwrap_or(i64::MAX);
             ConstGauge::new(lag).encode(lags.encode_family(&OfPlan { plan })?)?;
+        }
+        for (name, help, figures) in [
+            ("move_rows_per_second", "Rows that a move copies in a second", seen.rates),
+            ("move_eta_seconds", "How long the copy of a move will take from here", seen.etas),
+        ] {
+            let mut gauges = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (plan, figure) in figures {
+                ConstGauge::new(figure).encode(gauges.encode_family(&OfPlan { plan })?)?;
+            }
         }
         pauses(&mut encoder, &database.move_work())?;
         let held = i64::try_from(database.held_statements()).unwrap_or(i64::MAX);

@@ -1,9 +1,11 @@
 //! `isles shards`, and shards over HTTP.
 
 use crate::harness::{Server, Setup};
-use crate::world::{POSTGRES, SQLITE, Said, World};
+use crate::world::{POSTGRES, SQLITE, Said, World, id_of};
+use isles_sim::pgserver::{PgOptions, PgServer};
 use serde_json::{Value, json};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 impl World {
     /// `isles shards …`
@@ -117,4 +119,79 @@ async fn a_restart_needs_no_word_about_shards() {
     let server = Server::again(folder).await;
     let world = World { admin: crate::harness::connect(server.url()).await, server };
     assert_eq!(world.names(), ["s0", "s1", "s2", "s3"]);
+}
+
+/// A drain that waits for a plan at rest says so and ends; it goes on when that plan is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_tells_which_plan_it_waits_for() {
+    let world = World::start(SQLITE).await;
+    let tenant = world.tenant_on("s1", "acme", 5).await;
+    let plan = tokio::task::block_in_place(|| world.must(&["plan", "--tenant", &tenant, "--to", "s0"]));
+    let id = id_of(&plan);
+    let said = tokio::task::block_in_place(|| world.shards(&["drain", "s1"]));
+    assert_eq!(said.refused(), (1, "at_rest".into()), "{}", said.err);
+    assert!(said.err.contains(&id), "{}", said.err);
+    tokio::task::block_in_place(|| world.must(&["rollback", &id]));
+    assert_eq!(world.must_shards(&["drain", "s1"])["drained"], json!(true));
+    assert_ne!(world.shard_of(&tenant).await, "s1");
+    assert_eq!(world.rows_of(&tenant).await.len(), 5);
+}
+
+/// Shards are uneven, and the command evens them out: buckets, and tenants whose names look like several.
+#[tokio::test(flavor = "multi_thread")]
+async fn rebalance_runs_as_a_command() {
+    let world = World::start(SQLITE).await;
+    world.must_shards(&["drain", "s1", "--to", "s0"]);
+    world.must_shards(&["resume", "s1"]);
+    let said = tokio::task::block_in_place(|| world.shards(&["rebalance", "--by", "buckets", "--run"]));
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert_eq!(world.must_shards(&["rebalance", "--by", "buckets"]), json!({"proposals": []}));
+    for name in ["a, b", "it's, c"] {
+        let quoted = name.replace('\'', "''");
+        world.admin.batch_execute(&format!("CREATE TENANT \"{name}\"")).await.unwrap();
+        let client = world.client_of(&quoted).await;
+        client.batch_execute("INSERT INTO notes SELECT n FROM generate_series(1, 300) n").await.unwrap();
+        if world.shard_of(&format!("\"{name}\"")).await != "s2" {
+            tokio::task::block_in_place(|| world.must(&["run", "--tenant", name, "--to", "s2", "--complete"]));
+        }
+    }
+    let said = tokio::task::block_in_place(|| world.shards(&["rebalance", "--run"]));
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert!(
+        said.out.contains("\"a, b\"") || said.out.contains("\"it's, c\""),
+        "no such tenant was moved: {}",
+        said.out
+    );
+}
+
+/// Whoever waits for a plan is told why it does not go on, and that it does again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_waits_for_its_target_says_so() {
+    let world = World::start(SQLITE).await;
+    let away = tokio::task::spawn_blocking(|| PgServer::start(PgOptions { fsync: false, ..PgOptions::default() }));
+    let away = away.await.unwrap();
+    let url = tokio::task::block_in_place(|| away.create_database());
+    world.must_shards(&["add", "east", "--postgres", &url]);
+    let tenant = world.tenant_on("s0", "acme", 5).await;
+    let plan = tokio::task::block_in_place(|| world.must(&["plan", "--tenant", &tenant, "--to", "east"]));
+    let id = id_of(&plan);
+    tokio::task::block_in_place(|| {
+        away.stop_immediate();
+        let mut following = Command::new(env!("CARGO_BIN_EXE_isles"))
+            .args(["move", "start", &id, "--json", "--url", world.server.url()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = BufReader::new(following.stderr.take().unwrap()).lines();
+        let waits: Value = serde_json::from_str(&told.next().unwrap().unwrap()).unwrap();
+        assert_eq!(waits["plan"], json!(id));
+        assert!(waits["waits"].as_str().is_some_and(|why| why.contains("could not connect")), "{waits}");
+        away.restart();
+        let rest: Vec<String> = told.map(Result::unwrap).collect();
+        let done = following.wait_with_output().unwrap();
+        assert!(done.status.success(), "{rest:?}");
+        let done: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(done["stage"], "capturing", "{done}");
+    });
 }

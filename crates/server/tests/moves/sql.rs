@@ -11,7 +11,7 @@ async fn code(client: &Client, sql: &str) -> String {
     }
 }
 
-const COLUMNS: [(&str, Type); 16] = [
+const COLUMNS: [(&str, Type); 19] = [
     ("id", Type::TEXT),
     ("source", Type::TEXT),
     ("target", Type::TEXT),
@@ -28,6 +28,9 @@ const COLUMNS: [(&str, Type); 16] = [
     ("started", Type::TIMESTAMPTZ),
     ("updated", Type::TIMESTAMPTZ),
     ("error", Type::TEXT),
+    ("rows_expected", Type::INT8),
+    ("rows_per_second", Type::FLOAT8),
+    ("eta_seconds", Type::FLOAT8),
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,8 @@ use super::super::tenants::server::{Server, literal};
 use super::plan::{one, stage_name};
 use super::show::differing;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use isles_kernel::moves::{Phase, Plan, Stage, TailStatus, Units, VerificationStatus};
+use isles_kernel::moves::{Phase, Plan, Stage, TailStatus, VerificationStatus};
+use serde_json::json;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,6 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 /// A server that is away may be restarting: the plan goes on when it is back.
 const AWAY: Duration = Duration::from_secs(60);
-/// Tenants whose rows are counted beforehand, for the bar.
-const COUNTED_TENANTS: usize = 100;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +46,7 @@ pub(super) async fn follow(
     goal: Goal,
     format: Format,
 ) -> Result<Plan, Failure> {
-    let bar = Bar::new(&server, &plan, goal, format).await;
+    let bar = Bar::new(&plan, goal, format);
     let interrupted = tokio::signal::ctrl_c();
     let watched = tokio::select! {
         watched = watch(server, arguments, plan, goal, &bar) => watched,
@@ -56,7 +55,7 @@ pub(super) async fn follow(
             Err(Failure::usage("the move goes on in the server").code("interrupted").hint(hint))
         }
     };
-    bar.0.finish_and_clear();
+    bar.bar.finish_and_clear();
     watched
 }
 
@@ -68,8 +67,13 @@ async fn watch(
     bar: &Bar,
 ) -> Result<Plan, Failure> {
     let show = format!("SHOW MOVE {}", literal(plan.id.as_str()));
+    let mut told = None;
     loop {
         bar.show(&plan);
+        if plan.error_message != told {
+            told.clone_from(&plan.error_message);
+            bar.tell(&plan);
+        }
         match judge(&plan, goal) {
             Verdict::Wait => {}
             Verdict::Reached => return Ok(plan),
@@ -143,7 +147,8 @@ fn judge(plan: &Plan, goal: Goal) -> Verdict {
             (Stage::Done, ..) => Verdict::Missed(Failure::check("the plan has ended otherwise").code("ended")),
             _ => Verdict::Wait,
         },
-        Goal::Done => reached(plan.stage == Stage::Done),
+        Goal::Done if plan.is_active() && plan.is_at_rest() => Verdict::Missed(resting(plan)),
+        Goal::Done => reached(!plan.is_active()),
         Goal::Finished => finished(plan),
     }
 }
@@ -159,11 +164,18 @@ fn finished(plan: &Plan) -> Verdict {
         (Phase::Completed, _) => {
             Verdict::Missed(Failure::check("the target serves, but the copies were not compared").code("not_verified"))
         }
-        (_, VerificationStatus::Failed) => Verdict::Missed(unequal(plan)),
-        _ => {
-            let why = plan.cutover.aborted.as_deref().unwrap_or("it waits for an operator");
-            Verdict::Missed(aborted(plan, why))
-        }
+        _ => Verdict::Missed(resting(plan)),
+    }
+}
+
+/// A plan that goes no further by itself.
+fn resting(plan: &Plan) -> Failure {
+    match (plan.verification.status, plan.why_at_rest()) {
+        (VerificationStatus::Failed, _) => unequal(plan),
+        (_, Some(why)) => aborted(plan, why),
+        (_, None) => Failure::check(format!("plan {} waits for an operator", plan.id))
+            .code("at_rest")
+            .hint(format!("isles move status {} tells what can be done", plan.id)),
     }
 }
 
@@ -186,37 +198,54 @@ fn aborted(plan: &Plan, why: &str) -> Failure {
 }
 
 /// Shown on a terminal only.
-struct Bar(ProgressBar);
+struct Bar {
+    bar: ProgressBar,
+    format: Format,
+    /// Whether rows are copied before the goal is reached.
+    copies: bool,
+}
 
 impl Bar {
-    async fn new(server: &Server, plan: &Plan, goal: Goal, format: Format) -> Bar {
+    fn new(plan: &Plan, goal: Goal, format: Format) -> Bar {
         if format == Format::Json || !std::io::stderr().is_terminal() {
-            return Bar(ProgressBar::hidden());
+            return Bar { bar: ProgressBar::hidden(), format, copies: false };
         }
         let copies = matches!(goal, Goal::CaughtUp | Goal::Finished);
-        let rows = if copies { expected(server, &plan.units).await } else { None };
-        let template = match (copies, rows) {
-            (true, Some(_)) => "{bar:30} {pos}/{len} rows {rate} {eta} {msg}",
-            (true, None) => "{spinner} {pos} rows {rate} {msg}",
-            (false, _) => "{spinner} {msg}",
-        };
-        let bar = rows.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let template = if copies { "{spinner} {pos} rows {rate} {msg}" } else { "{spinner} {msg}" };
         complain(&format!("plan {}: {} from {} to {}", plan.id, plan.units, plan.source_shard, plan.target_shard));
-        match ProgressStyle::with_template(template) {
-            Ok(style) => Bar(bar.with_style(style.with_key("rate", rate))),
-            Err(_) => Bar(bar),
+        let bar = Bar { bar: ProgressBar::new_spinner(), format, copies };
+        bar.draw_as(template);
+        bar
+    }
+
+    fn draw_as(&self, template: &str) {
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.with_key("rate", rate));
         }
     }
 
+    /// Says why a plan does not go on, or that it does again, wherever it is followed from.
+    fn tell(&self, plan: &Plan) {
+        let text = match (&plan.error_message, self.format) {
+            (waits, Format::Json) => json!({ "plan": plan.id, "waits": waits }).to_string(),
+            (Some(why), Format::Text) => format!("plan {} waits: {why}", plan.id),
+            (None, Format::Text) => format!("plan {} goes on", plan.id),
+        };
+        self.bar.suspend(|| complain(&text));
+    }
+
     fn show(&self, plan: &Plan) {
-        let copied = plan.backfill.total_rows_copied;
-        // Rows that came while it went on are copied or mirrored, too.
-        if self.0.length().is_some_and(|length| length < copied) {
-            self.0.set_length(copied);
+        let (copied, expected) = (plan.backfill.total_rows_copied, plan.backfill.rows_expected);
+        if let (true, Some(expected)) = (self.copies, expected) {
+            if self.bar.length().is_none() {
+                self.draw_as("{bar:30} {pos}/{len} rows {rate} {eta} {msg}");
+            }
+            // Rows that came while it went on are copied or mirrored, too.
+            self.bar.set_length(expected.max(copied));
         }
-        self.0.set_position(copied);
+        self.bar.set_position(copied);
         let lag = plan.tail.lag.map_or(String::new(), |lag| format!(", lag {lag}"));
-        self.0.set_message(format!("{} ({}){lag}", plan.phase.name(), stage_name(plan.stage)));
+        self.bar.set_message(format!("{} ({}){lag}", plan.phase.name(), stage_name(plan.stage)));
     }
 }
 
@@ -224,20 +253,4 @@ impl Bar {
 fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
     // A bar that cannot be written is not seen.
     let _ = write!(out, "{:.0}/s", state.per_sec());
-}
-
-/// How many rows there are to copy, where few questions tell.
-async fn expected(server: &Server, units: &Units) -> Option<u64> {
-    let Units::Tenants { tenants } = units else { return None };
-    if tenants.len() > COUNTED_TENANTS {
-        return None;
-    }
-    let mut rows = 0;
-    for tenant in tenants {
-        // Who has neither rows nor a record is not known.
-        let Ok(shown) = server.query(&format!("SHOW TENANT {}", literal(tenant.as_str()))).await else { continue };
-        let at = shown.columns.iter().flatten().position(|name| name == "rows")?;
-        rows += shown.rows.first()?.get(at)?.as_deref()?.parse::<u64>().ok()?;
-    }
-    Some(rows)
 }

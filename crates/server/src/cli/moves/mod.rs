@@ -20,8 +20,8 @@ use super::sql::show::table;
 use super::tenants::server::{Server, literal};
 use follow::{Goal, follow};
 use isles_kernel::moves::{Plan, Stage};
-pub(in crate::cli) use plan::stage_name;
-use plan::{list_json, one, plan_json};
+use plan::{list_json, plan_json};
+pub(in crate::cli) use plan::{one, stage_name};
 use units::UnitArguments;
 
 #[derive(clap::Subcommand)]
@@ -84,7 +84,7 @@ pub(crate) struct PlanArguments {
 #[derive(clap::Args)]
 pub(crate) struct RunArguments {
     /// A plan to go on with, instead of a new one
-    #[arg(conflicts_with_all = ["tenant", "buckets", "share", "to", "from", "description", "pause_limit", "no_verify"])]
+    #[arg(conflicts_with_all = ["tenant", "buckets", "share", "to", "from", "description", "pause_limit", "no_verify", "unknown_tenants"])]
     id: Option<String>,
     #[command(flatten)]
     units: UnitArguments,
@@ -243,6 +243,12 @@ fn told(plan: &Plan, format: Format, dry_run: bool) -> Result<Outcome, Failure> 
         Format::Text => {
             say(&show::plan(plan));
             if dry_run {
+                if plan.stage == Stage::Planned {
+                    say(&format!(
+                        "the cutover would make version {} of the routing",
+                        plan.routing_version_at_start.0 + 1
+                    ));
+                }
                 say("nothing was changed: this is what would be");
             }
         }

@@ -7,7 +7,7 @@ use isles_kernel::moves::{Plan, Stage};
 use serde_json::{Value, json};
 
 /// Sends a statement that answers with one plan.
-pub(super) async fn one(server: &Server, sql: &str) -> Result<Plan, Failure> {
+pub(in crate::cli) async fn one(server: &Server, sql: &str) -> Result<Plan, Failure> {
     let answered = server.query(sql).await?;
     let at = answered.columns.iter().flatten().position(|name| name == "plan");
     let text = at.and_then(|at| answered.rows.first()?.get(at)?.as_deref());

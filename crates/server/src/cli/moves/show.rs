@@ -1,7 +1,7 @@
 //! A plan, for people.
 
 use super::plan::stage_name;
-use isles_kernel::moves::{Plan, Stage, VerificationStatus};
+use isles_kernel::moves::{BackfillStatus, Plan, Stage, VerificationStatus};
 
 /// Tables that are named one by one.
 const TABLES: usize = 20;
@@ -14,7 +14,7 @@ pub(super) fn plan(plan: &Plan) -> String {
         ("from, to", format!("{} → {}", plan.source_shard, plan.target_shard)),
         ("phase", format!("{} ({})", plan.phase.name(), stage_name(plan.stage))),
         ("tables", tables(plan)),
-        ("rows copied", plan.backfill.total_rows_copied.to_string()),
+        ("rows copied", copied(plan)),
     ];
     lines.extend(plan.description.clone().map(|text| ("description", text)));
     lines.extend(plan.tail.lag.map(|lag| ("lag", lag.to_string())));
@@ -26,6 +26,16 @@ pub(super) fn plan(plan: &Plan) -> String {
     lines.extend(next(plan).map(|next| ("next", next)));
     let lines: Vec<String> = lines.iter().map(|(name, value)| format!("{name:<13} {value}")).collect();
     lines.join("\n")
+}
+
+fn copied(plan: &Plan) -> String {
+    let mut text = plan.backfill.total_rows_copied.to_string();
+    text.extend(plan.backfill.rows_expected.map(|rows| format!(" of about {rows}")));
+    if plan.backfill.status == BackfillStatus::Running {
+        text.extend(plan.rows_per_second().map(|rate| format!(", {rate:.0} in a second")));
+        text.extend(plan.eta_seconds().map(|left| format!(", {left:.0} seconds left")));
+    }
+    text
 }
 
 fn tables(plan: &Plan) -> String {
@@ -40,7 +50,7 @@ fn verification(plan: &Plan) -> String {
     let seen = &plan.verification;
     match seen.status {
         VerificationStatus::Pending => "pending".into(),
-        VerificationStatus::Running => "running".into(),
+        VerificationStatus::Running => format!("running: {} rows compared", seen.rows_compared),
         VerificationStatus::Waived => "waived".into(),
         VerificationStatus::Passed => {
             let repaired = if seen.repaired > 0 { format!(", {} repaired", seen.repaired) } else { String::new() };

@@ -33,6 +33,9 @@ pub(super) struct UnitArguments {
     /// Cut over without comparing both sides
     #[arg(long)]
     no_verify: bool,
+    /// Move also names that no tenant has yet
+    #[arg(long)]
+    unknown_tenants: bool,
 }
 
 impl UnitArguments {
@@ -61,7 +64,8 @@ impl UnitArguments {
         let description = self.description.as_ref().map(|text| format!("description = {}", literal(text)));
         let pause = self.pause_limit.as_ref().map(|time| format!("pause_limit = {}", literal(time)));
         let verify = self.no_verify.then(|| "verify = off".to_owned());
-        [description, pause, verify].into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let unknown = self.unknown_tenants.then(|| "unknown_tenants".to_owned());
+        [description, pause, verify, unknown].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// The names, with those that patterns stand for.

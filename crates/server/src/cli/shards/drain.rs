@@ -1,7 +1,7 @@
 //! A shard that is being emptied, watched until it serves nothing.
 
 use super::super::client::ServerArguments;
-use super::super::moves::stage_name;
+use super::super::moves::{one, stage_name};
 use super::super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
 use super::super::tenants::server::{Server, literal};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -35,12 +35,11 @@ pub(crate) struct DrainArguments {
 }
 
 /// What is left on a shard.
-#[derive(Clone, Copy)]
 struct Left {
     buckets: u64,
     tenants: u64,
     /// Plans that are about it and not done.
-    plans: usize,
+    plans: Vec<String>,
 }
 
 pub(super) async fn run(arguments: &DrainArguments) -> Result<Outcome, Failure> {
@@ -100,9 +99,10 @@ async fn watch(mut server: Server, arguments: &DrainArguments, bar: &ProgressBar
                 bar.set_length(bar.length().unwrap_or(0).max(rest));
                 bar.set_position(bar.length().unwrap_or(rest) - rest);
                 bar.set_message(format!("{} buckets and {} tenants left", left.buckets, left.tenants));
-                if rest == 0 && left.plans == 0 {
+                if rest == 0 && left.plans.is_empty() {
                     return Ok(server);
                 }
+                check_plans(&server, &arguments.name, &left.plans).await?;
             }
             Err(failure) if failure.is_unreachable() => {
                 if away.get_or_insert_with(Instant::now).elapsed() > AWAY {
@@ -116,6 +116,22 @@ async fn watch(mut server: Server, arguments: &DrainArguments, bar: &ProgressBar
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// The drain does not go on before these plans are done: one that is at rest needs an operator.
+async fn check_plans(server: &Server, shard: &str, plans: &[String]) -> Result<(), Failure> {
+    for id in plans {
+        let plan = one(server, &format!("SHOW MOVE {}", literal(id))).await?;
+        if plan.is_active() && plan.is_at_rest() {
+            let why = plan.why_at_rest().unwrap_or("it waits for an operator");
+            let hint =
+                format!("isles move status {id} tells what can be done; the drain goes on when that plan is done");
+            return Err(Failure::check(format!("the drain of {shard} waits for plan {id}, which is at rest: {why}"))
+                .code("at_rest")
+                .hint(hint));
+        }
+    }
+    Ok(())
 }
 
 async fn left(server: &Server, name: &str) -> Result<Left, Failure> {
@@ -132,6 +148,6 @@ async fn left(server: &Server, name: &str) -> Result<Left, Failure> {
     let is_ours = |row: &&Vec<Option<String>>| {
         text(row, "stage") != stage_name(Stage::Done) && (text(row, "source") == name || text(row, "target") == name)
     };
-    let plans = moves.rows.iter().filter(is_ours).count();
+    let plans = moves.rows.iter().filter(is_ours).map(|row| text(row, "id")).collect();
     Ok(Left { buckets: number(row, "buckets"), tenants: number(row, "pinned_tenants"), plans })
 }

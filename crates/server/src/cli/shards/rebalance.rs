@@ -5,6 +5,7 @@ use super::super::moves::carry_out_order;
 use super::super::output::{Failure, Format, FormatArgument, Outcome, say, say_json};
 use super::super::sql::show::{Answered, table};
 use super::super::tenants::server::{Server, literal};
+use isles_kernel::moves::Units;
 use serde_json::json;
 
 #[derive(clap::Args)]
@@ -46,7 +47,8 @@ impl By {
 
 pub(super) async fn run(arguments: &RebalanceArguments) -> Result<Outcome, Failure> {
     let server = Server::connect(&arguments.server).await?;
-    let proposed = server.query(&format!("SHOW REBALANCE BY {}", arguments.by.word())).await?;
+    let mut proposed = server.query(&format!("SHOW REBALANCE BY {}", arguments.by.word())).await?;
+    let orders = take_orders(&mut proposed)?;
     let format = arguments.format.format();
     if !arguments.run {
         match format {
@@ -59,7 +61,7 @@ pub(super) async fn run(arguments: &RebalanceArguments) -> Result<Outcome, Failu
         }
         return Ok(Outcome::Done);
     }
-    let orders: Vec<String> = orders(&proposed).take(arguments.most.unwrap_or(usize::MAX)).collect();
+    let orders = &orders[..orders.len().min(arguments.most.unwrap_or(usize::MAX))];
     for (n, order) in orders.iter().enumerate() {
         if format == Format::Text {
             say(&format!("move {} of {}: {order}", n + 1, orders.len()));
@@ -72,17 +74,45 @@ pub(super) async fn run(arguments: &RebalanceArguments) -> Result<Outcome, Failu
     Ok(Outcome::Done)
 }
 
-/// What follows `CREATE MOVE`, for each proposal.
-fn orders(proposed: &Answered) -> impl Iterator<Item = String> {
-    proposed.rows.iter().filter_map(|row| {
-        let [Some(kind), Some(what), Some(source), Some(target), ..] = &row[..] else { return None };
-        let units = match kind.as_str() {
-            "tenants" => {
-                let names: Vec<String> = what.split(", ").map(literal).collect();
-                format!("TENANTS ({})", names.join(", "))
-            }
-            _ => format!("BUCKETS {}", literal(what)),
-        };
-        Some(format!("OF {units} FROM {} TO {}", literal(source), literal(target)))
-    })
+/// What follows `CREATE MOVE`, for each proposal. The column that says it for programs goes; people need it not.
+fn take_orders(proposed: &mut Answered) -> Result<Vec<String>, Failure> {
+    let unknown = || {
+        Failure::usage("the server's answer is not a list of proposals")
+            .code("unknown_answer")
+            .hint("the server and this program may be of different versions")
+    };
+    let columns = proposed.columns.as_mut().ok_or_else(unknown)?;
+    let at = columns.iter().position(|name| name == "units").ok_or_else(unknown)?;
+    columns.remove(at);
+    let taken: Option<Vec<String>> = proposed.rows.iter_mut().map(|row| order(&row.remove(at)?, row)).collect();
+    taken.ok_or_else(unknown)
+}
+
+fn order(units: &str, row: &[Option<String>]) -> Option<String> {
+    let [_, _, Some(source), Some(target), ..] = row else { return None };
+    let units: Units = serde_json::from_str(units).ok()?;
+    let units = match &units {
+        Units::Tenants { tenants } => {
+            let names: Vec<String> = tenants.iter().map(|tenant| literal(tenant.as_str())).collect();
+            format!("TENANTS ({})", names.join(", "))
+        }
+        Units::Buckets { .. } => format!("BUCKETS {}", literal(&units.to_string())),
+    };
+    Some(format!("OF {units} FROM {} TO {}", literal(source), literal(target)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use isles_kernel::names::TenantId;
+
+    /// A name may have in it what stands between names.
+    #[test]
+    fn tenants_are_told_apart_whatever_their_names_are() {
+        let tenants = Units::tenants(["a, b", "c", "it's"].map(|name| TenantId::new(name).unwrap()));
+        let row = ["tenants", "a, b, c, it's", "s0", "s1", "7"].map(|text| Some(text.to_owned()));
+        let order = order(&serde_json::to_string(&tenants).unwrap(), &row).unwrap();
+        assert_eq!(order, "OF TENANTS ('a, b', 'c', 'it''s') FROM 's0' TO 's1'");
+    }
 }

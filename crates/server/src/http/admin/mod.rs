@@ -31,8 +31,6 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::{MethodRouter, delete, get, post};
 use std::sync::Arc;
 
-pub(crate) use metrics::Expected;
-
 /// A plan names at most a thousand tenants.
 const BODY_BYTES: usize = 1 << 20;
 

@@ -47,6 +47,7 @@ struct GivenOptions {
     auto: Option<bool>,
     complete: Option<bool>,
     waive_verification: Option<bool>,
+    unknown_tenants: Option<bool>,
     pause_limit_ms: Option<u64>,
 }
 
@@ -119,6 +120,7 @@ fn order(new: NewPlan) -> Result<Order, SqlError> {
             auto: given.auto.unwrap_or(base.auto),
             complete: given.complete.unwrap_or(base.complete),
             waive_verification: given.waive_verification.unwrap_or(base.waive_verification),
+            unknown_tenants: given.unknown_tenants.unwrap_or(base.unknown_tenants),
             pause_limit_ms: given.pause_limit_ms.unwrap_or(base.pause_limit_ms),
         },
     })

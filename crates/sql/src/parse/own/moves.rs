@@ -86,9 +86,13 @@ fn create(tokens: &mut Tokens<'_>) -> Result<MoveOrder, SqlError> {
             "complete" => order.options.complete = option.flag(tokens)?,
             "verify" => order.options.waive_verification = !option.flag(tokens)?,
             "pause_limit" => order.options.pause_limit_ms = option.millis(tokens)?,
+            "unknown_tenants" => order.options.unknown_tenants = option.flag(tokens)?,
             "description" => order.description = Some(option.text(tokens)?),
             "dry_run" => order.dry_run = option.flag(tokens)?,
-            _ => return Err(option.unknown(tokens, "auto, complete, verify, pause_limit, description, dry_run")),
+            _ => {
+                return Err(option
+                    .unknown(tokens, "auto, complete, verify, unknown_tenants, pause_limit, description, dry_run"));
+            }
         }
     }
     Ok(order)
@@ -251,7 +255,13 @@ mod tests {
     #[test]
     fn moves_of_tenants_and_buckets_are_ordered() {
         let tenants = ["acme", "It's"].map(|name| TenantId::new(name).expect("valid"));
-        let options = Options { auto: true, complete: true, waive_verification: true, pause_limit_ms: 2_000 };
+        let options = Options {
+            auto: true,
+            complete: true,
+            waive_verification: true,
+            pause_limit_ms: 2_000,
+            ..Options::default()
+        };
         let order = MoveOrder {
             source: Some(shard("s0")),
             target: shard("s-1"),

@@ -171,8 +171,10 @@ fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
     seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
 }
 
+/// All points at which a move, or the build of an index, can be cut short.
 fn sweep() -> Step {
-    let args = ["test", "--release", "-p", "isles-cluster", "--test", "isolation", "sweep", "--", "--nocapture"];
+    let test = ["test", "--release", "-p", "isles-cluster", "--test", "isolation", "--"];
+    let args = [&test[..], &["--nocapture", "sweep", "building"]].concat();
     Step::cargo("sim", &args).env("ISLES_SWEEP", 1)
 }
 

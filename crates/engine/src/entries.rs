@@ -9,6 +9,7 @@
 //!   * I-23  an observer is told of a change before anyone can see it
 
 use crate::error::{Result, ShardError};
+use crate::shard::Limits;
 use isles_kernel::change::Change;
 use isles_kernel::index::{EntryDelta, KeyRange, Source};
 use isles_kernel::names::{BucketId, Seq, ShardId};
@@ -66,6 +67,42 @@ pub struct EntryProbe {
     pub table: Arc<str>,
     pub bucket: BucketId,
     pub range: KeyRange,
+}
+
+/// A look at entries.
+#[derive(Debug, Clone)]
+pub struct EntryLook {
+    pub probes: Vec<EntryProbe>,
+    /// Entries that are read at most; nobody waits for the rest of a long range.
+    pub most: usize,
+    /// Time, and cancelling.
+    pub limits: Limits,
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntriesFound {
+    /// Buckets that have rows with the keys; one may be named twice.
+    pub buckets: Vec<BucketId>,
+    /// Entries that were read.
+    pub read: usize,
+    /// Whether there may be more: so many were read as may be.
+    pub is_cut: bool,
+}
+
+impl EntriesFound {
+    /// How many entries may be read yet, and one more, which tells whether there are more.
+    pub(crate) fn left(&self, most: usize) -> usize {
+        most.saturating_sub(self.read) + 1
+    }
+
+    /// A bucket has so many of the entries that were read; the largest of them counts so many rows.
+    pub(crate) fn note(&mut self, bucket: i64, rows: i64, entries: i64) {
+        self.read += entries as usize;
+        if rows > 0 {
+            self.buckets.push(BucketId(bucket as u32));
+        }
+    }
 }
 
 /// Is told of a shard's changes before they can be seen.

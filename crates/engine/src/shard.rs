@@ -17,7 +17,7 @@
 //!   * I-13      a stream has one driver; what an earlier one sends is refused, in the batch's own transaction
 
 use crate::binding::Binding;
-use crate::entries::{EntriesOf, EntryPart, EntryProbe};
+use crate::entries::{EntriesFound, EntriesOf, EntryLook, EntryPart};
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
 use crate::usage::{MAX_USAGE_TENANTS, TenantRange, UsagePage};
@@ -692,8 +692,8 @@ pub trait Shard: Send + Sync {
     async fn maintain(&self, claim: Claim, parts: Vec<EntryPart>) -> Result<()>;
     /// Deletes entries of an index, at most so many. Returns how many went.
     async fn clear_entries(&self, claim: Claim, table: &str, of: EntriesOf, limit: usize) -> Result<u64>;
-    /// Buckets that have rows with certain keys, as the entries say; a bucket may be named twice.
-    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>>;
+    /// Buckets that have rows with certain keys, as the entries say.
+    async fn entry_buckets(&self, claim: Claim, look: EntryLook) -> Result<EntriesFound>;
 
     /// Reads a page of rows as they are now; an operator's way to take rows out. 200 rows when not said.
     async fn export(&self, range: &KeyRange, rows: Option<usize>) -> Result<Page> {

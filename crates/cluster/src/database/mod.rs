@@ -132,6 +132,8 @@ pub struct Config {
     pub catalog: catalog::Options,
     /// How often each global index is compared with the rows, and put right; never, if this is zero.
     pub verify_indexes_every: Duration,
+    /// What global indexes may take.
+    pub index_limits: indexes::Limits,
     /// What an invalid placement does.
     pub environment: Environment,
     /// A bug to have, for tests that show that the harness finds it.
@@ -155,6 +157,7 @@ impl Config {
             postgres: PostgresOptions::default(),
             catalog: catalog::Options::default(),
             verify_indexes_every: VERIFY_INDEXES_EVERY,
+            index_limits: indexes::Limits::default(),
             environment: Environment::default(),
             planted: None,
             planted_move: None,
@@ -259,7 +262,7 @@ impl Database {
         let members = members::open(&*catalog, &about, &config).await?;
         let names: Vec<ShardId> = members.names().cloned().collect();
         let places = members.shards.iter().map(|member| (member.name.clone(), member.place.clone()));
-        let indexes = Arc::new(Indexes::new(config.planted_index));
+        let indexes = Arc::new(Indexes::new(config.planted_index, config.index_limits));
         let options = (
             SqliteOptions { observed: indexes.observed(), ..config.sqlite },
             PostgresOptions { observed: indexes.observed(), ..config.postgres },

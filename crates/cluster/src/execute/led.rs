@@ -1,9 +1,17 @@
 //! Statements that global indexes lead to their shards.
 //!
 //! What an index says is of the moment at which it is asked. So all indexes that a statement wants are asked before its
-//! first snapshot is taken, and what they said must still hold then (I-24). A transaction that has a snapshot already
-//! asks all shards: rows that have gone since are in its snapshot, and not in the index. What is read by values of
-//! something else knows its keys later ([`super::lookup`]).
+//! first snapshot is taken, and what they said must still hold then (I-24).
+//!
+//! A transaction that has snapshots already asks an index as well, for the shards that it has not entered:
+//!   * Those that it is on are asked whether or not they are named: rows that have gone since are in their snapshots, and
+//!     not in the index.
+//!   * Of one that is neither entered nor named it must be certain that it had no such row at the moment of the
+//!     snapshots. It has none now, and nothing was committed there together with a shard that was read. One that only
+//!     reads makes sure that nothing which it has read has changed since, for then it may as well have looked at that
+//!     moment; one that writes makes sure at its commit that no such key has come.
+//!   * At `read committed` on SQLite all shards are asked: a statement that is overtaken in the middle of such a
+//!     transaction could not begin again.
 //!
 //! At `read committed` on PostgreSQL a statement takes its snapshot when it runs, and there is nothing to compare before. So
 //! it is compared afterwards: if keys were added since the look, it looks again and runs on the shards that it has not
@@ -18,7 +26,7 @@ use super::run::Runner;
 use super::target::{Nobody, Places, Resolver};
 use super::transaction::{Seat, Txn};
 use crate::database::Database;
-use crate::indexes::find::{Found, Wanted, find};
+use crate::indexes::find::{Found, Look, Said, Wanted};
 use crate::indexes::watch::Watched;
 use isles_engine::entries::Still;
 use isles_engine::fence::{Access, Claimed};
@@ -26,17 +34,21 @@ use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
 use isles_kernel::index::key::{NoOrder, Part};
 use isles_kernel::index::{IndexKey, KeyRange};
-use isles_kernel::names::ShardId;
+use isles_kernel::names::{BucketId, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::value::Value;
-use isles_sql::plan::{Fragment, IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, Target, Touch};
-use std::collections::{BTreeSet, HashMap};
+use isles_sql::plan::{Fragment, IndexTarget, Node, Plan, Probe, ProbePart, ProbeRange, StageRows, Target, Touch};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Keys of one statement. Beyond this nearly every shard has one of them.
 const MAX_KEYS: usize = 4_096;
+/// Buckets or shards that are named to people.
+const MAX_LISTED: usize = 16;
+/// What EXPLAIN says of an index that cannot be read.
+const UNREADABLE: &str = "cannot be asked now, so all shards are";
 
 /// What indexes have said to one statement.
 #[derive(Default)]
@@ -45,6 +57,8 @@ pub(crate) struct Led {
     found: Mutex<HashMap<usize, Option<Arc<Found>>>>,
     /// All shards are asked from here on: keys were added all the time.
     gives_up: AtomicBool,
+    /// Targets that have been counted: one that looks again is one statement's all the same.
+    counted: Mutex<HashSet<usize>>,
 }
 
 impl Led {
@@ -60,6 +74,11 @@ impl Led {
 
     pub(super) fn gives_up(&self) -> bool {
         self.gives_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether a target is counted for the first time.
+    fn is_first(&self, target: &IndexTarget) -> bool {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(place_of(target))
     }
 
     fn get(&self, target: &IndexTarget) -> Option<Option<Arc<Found>>> {
@@ -97,13 +116,47 @@ impl Runner<'_> {
         let Target::Index(target) = target else { return resolver.resolve(target, touches, nobody) };
         let found = match self.led.get(target) {
             Some(found) => found,
-            None if seat.keeps_its_moment => None,
-            None => self.look(target, policy).await?,
+            None if seat.keeps_its_moment => {
+                self.note(target, None);
+                None
+            }
+            None => {
+                let found = self.look(target, touches, policy).await?;
+                // Where this comes to several shards, a transaction goes on with it.
+                self.led.put(target, found.clone());
+                found
+            }
         };
         match found {
             None => resolver.resolve(&Target::All, touches, nobody),
             Some(found) => resolver.led(&target.group, &found, &seat.writes_to, touches, nobody),
         }
+    }
+
+    /// Where a fragment of a transaction runs, wherever that is already.
+    pub(super) async fn choose_within(
+        &self,
+        target: &Target,
+        touches: &[Touch],
+        nobody: Nobody,
+        txn: &mut Txn,
+        policy: &RoutingPolicy,
+    ) -> Result<Places, SqlError> {
+        let seat = txn.seat();
+        let index = match target {
+            Target::Index(index) if txn.may_look_later() && self.led.get(index).is_none() => index,
+            _ => return self.choose(target, touches, nobody, seat, policy).await,
+        };
+        let all = self.resolver(policy).resolve(&Target::All, touches, nobody)?;
+        let entered: Vec<ShardId> = txn.shards().cloned().collect();
+        if all.keys().all(|shard| entered.contains(shard)) {
+            return Ok(all);
+        }
+        let Some(found) = self.look(index, touches, policy).await? else { return Ok(all) };
+        let places = self.resolver(policy).led(&index.group, &found, &entered, touches, nobody)?;
+        let passed_by = all.keys().filter(|shard| !places.contains_key(*shard)).cloned().collect();
+        txn.pass_by(passed_by, self.bounds).await?;
+        Ok(places)
     }
 
     /// Runs a part on the shards that keys have come to since the look that led it, if it has been overtaken. `asked` are
@@ -137,53 +190,105 @@ impl Runner<'_> {
 
     /// Asks all indexes that a plan wants, before its first snapshot.
     pub(crate) async fn ask_indexes(&self, plan: &Plan, policy: &RoutingPolicy) -> Result<(), SqlError> {
-        for target in targets(plan) {
+        for (target, touches) in targets(plan) {
             if self.led.get(target).is_none() {
-                let found = self.look(target, policy).await?;
+                let found = self.look(target, touches, policy).await?;
                 self.led.put(target, found);
             }
         }
         Ok(())
     }
 
-    pub(super) async fn look(
+    /// What an index says; None if all shards are to be asked.
+    async fn look(
         &self,
         target: &IndexTarget,
+        touches: &[Touch],
         policy: &RoutingPolicy,
     ) -> Result<Option<Arc<Found>>, SqlError> {
-        if self.led.gives_up() {
-            self.database.indexes.note_fallback();
-            return Ok(None);
-        }
         let Some(wanted) = self.wanted(target)? else { return Ok(None) };
-        Ok(find(self.database, policy, &wanted).await?.map(Arc::new))
+        let said = match self.led.gives_up() {
+            true => Said::Nothing,
+            false => self.ask_for(target, touches, &wanted, policy).await?,
+        };
+        self.note(target, matches!(said, Said::Found(_) | Said::Enough).then_some(&wanted));
+        Ok(match said {
+            Said::Found(found) => Some(Arc::new(found)),
+            Said::Enough | Said::TooMany | Said::Nothing => None,
+        })
+    }
+
+    /// Counts a statement, which is led or asks all shards.
+    fn note(&self, target: &IndexTarget, led_by: Option<&[Wanted]>) {
+        match led_by {
+            None => self.database.indexes.note_fallback(),
+            Some(wanted) if self.led.is_first(target) => self.database.indexes.note_lookup(wanted),
+            Some(_) => {}
+        }
+    }
+
+    async fn ask_for(
+        &self,
+        target: &IndexTarget,
+        touches: &[Touch],
+        wanted: &[Wanted],
+        policy: &RoutingPolicy,
+    ) -> Result<Said, SqlError> {
+        let resolver = self.resolver(policy);
+        let all = resolver.owners(touches).len();
+        let is_enough =
+            |found: &BTreeSet<BucketId>| !found.is_empty() && resolver.shards_of(&target.group, found).len() >= all;
+        Look { database: self.database, policy, bounds: self.bounds, is_enough: &is_enough }.find(wanted).await
     }
 
     /// What indexes say now to each probe of a plan, in words, by where the probe is in memory.
     pub(crate) async fn probed(&self, plan: &Plan) -> HashMap<usize, String> {
         let policy = self.schema.routing(&self.database.routing);
         let mut said = HashMap::new();
-        for target in targets(plan) {
+        for (target, touches) in targets(plan) {
             for probe in &target.any {
-                said.insert(std::ptr::from_ref(probe) as usize, self.probe_in_words(target, probe, &policy).await);
+                let words = self.probe_in_words(target, touches, probe, &policy).await;
+                said.insert(std::ptr::from_ref(probe) as usize, words);
             }
+        }
+        for probe in looked_up(plan) {
+            said.insert(std::ptr::from_ref(probe) as usize, self.lookup_in_words(probe));
         }
         said
     }
 
-    async fn probe_in_words(&self, target: &IndexTarget, probe: &Probe, policy: &RoutingPolicy) -> String {
-        let unknown = "cannot be asked now, so all shards are";
-        let Some(index) = watched(self.database, probe) else { return unknown.into() };
+    async fn probe_in_words(
+        &self,
+        target: &IndexTarget,
+        touches: &[Touch],
+        probe: &Probe,
+        policy: &RoutingPolicy,
+    ) -> String {
+        let Some(index) = watched(self.database, probe) else { return UNREADABLE.into() };
         let Ok(Some(ranges)) = self.ranges(probe, &index) else {
             return "has no such key, so all shards are asked".into();
         };
-        match find(self.database, policy, &[Wanted { index, ranges }]).await {
-            Ok(Some(found)) => {
-                let shards = self.resolver(policy).shards_of(&target.group, &found.buckets).len();
-                let buckets = found.buckets.len();
+        match self.ask_for(target, touches, &[Wanted { index, ranges }], policy).await {
+            Ok(Said::Found(found)) => {
+                let resolver = self.resolver(policy);
+                let shards = resolver.shards_of(&target.group, &found.buckets);
+                let (buckets, shards) = (listed(found.buckets.iter()), listed(shards.into_iter()));
                 format!("buckets {buckets}, on shards {shards}, not yet applied {}", found.unapplied)
             }
-            Ok(None) | Err(_) => unknown.into(),
+            Ok(Said::Enough) => "all shards have such rows".into(),
+            Ok(Said::TooMany) => {
+                let most = self.database.indexes.watch.limits().entries;
+                format!("more than {most} entries of a shard, so all shards are asked")
+            }
+            Ok(Said::Nothing) | Err(_) => UNREADABLE.into(),
+        }
+    }
+
+    /// Of an index that is asked for values which are not known yet.
+    fn lookup_in_words(&self, probe: &Probe) -> String {
+        match watched(self.database, probe).filter(|index| index.can_be_read()) {
+            Some(index) => format!("asked when the values are known, not yet applied {}", index.waiting()),
+            None => UNREADABLE.into(),
         }
     }
 
@@ -281,12 +386,26 @@ fn as_part(bound: &Bound<Value>, padded: bool) -> Bound<Part<'_>> {
     }
 }
 
-/// All targets of a plan that are found by indexes, but for those that wait for values of others.
-fn targets(plan: &Plan) -> Vec<&IndexTarget> {
+/// Some of the buckets or shards that an index has named, and how many they are.
+fn listed<T: std::fmt::Display>(all: impl ExactSizeIterator<Item = T>) -> String {
+    let count = all.len();
+    let mut some: Vec<String> = all.take(MAX_LISTED).map(|one| one.to_string()).collect();
+    if count > some.len() {
+        some.push(format!("{} more", count - some.len()));
+    }
+    match count {
+        0 => "0".into(),
+        _ => format!("{count} ({})", some.join(", ")),
+    }
+}
+
+/// All targets of a plan that are found by indexes, and what is touched there, but for those that wait for values of
+/// others.
+fn targets(plan: &Plan) -> Vec<(&IndexTarget, &[Touch])> {
     let mut found = Vec::new();
     match plan {
         Plan::Query(query) => collect(&query.root, &mut found),
-        Plan::Modify(modify) => found.extend(of(&modify.target)),
+        Plan::Modify(modify) => found.extend(of(&modify.target, &modify.touches)),
         Plan::Rewrite(rewrite) => collect(&rewrite.rows.root, &mut found),
         Plan::Insert(insert) => {
             if let isles_sql::plan::InsertRows::Query(query) = &insert.rows {
@@ -297,18 +416,48 @@ fn targets(plan: &Plan) -> Vec<&IndexTarget> {
     found
 }
 
-fn of(target: &Target) -> Option<&IndexTarget> {
+fn of<'a>(target: &'a Target, touches: &'a [Touch]) -> Option<(&'a IndexTarget, &'a [Touch])> {
     match target {
-        Target::Index(target) => Some(target),
+        Target::Index(target) => Some((target, touches)),
         _ => None,
     }
 }
 
-fn collect<'a>(node: &'a Node, found: &mut Vec<&'a IndexTarget>) {
+fn collect<'a>(node: &'a Node, found: &mut Vec<(&'a IndexTarget, &'a [Touch])>) {
     match node {
-        Node::Shards(node) => found.extend(of(&node.target)),
+        Node::Shards(node) => found.extend(of(&node.target, &node.touches)),
         Node::Stage(stage) => {
             stage.inputs.iter().filter_map(|input| input.rows.node()).for_each(|node| collect(node, found));
+        }
+    }
+}
+
+/// Probes for values of something else.
+fn looked_up(plan: &Plan) -> Vec<&Probe> {
+    let mut found = Vec::new();
+    match plan {
+        Plan::Query(query) => collect_lookups(&query.root, &mut found),
+        Plan::Modify(_) => {}
+        Plan::Rewrite(rewrite) => collect_lookups(&rewrite.rows.root, &mut found),
+        Plan::Insert(insert) => {
+            if let isles_sql::plan::InsertRows::Query(query) = &insert.rows {
+                collect_lookups(&query.root, &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn collect_lookups<'a>(node: &'a Node, found: &mut Vec<&'a Probe>) {
+    let Node::Stage(stage) = node else { return };
+    for input in &stage.inputs {
+        match &input.rows {
+            StageRows::Lookup(lookup) => {
+                found.extend(
+                    of(&lookup.some.target, &lookup.some.touches).into_iter().flat_map(|(target, _)| &target.any),
+                );
+            }
+            rows => rows.node().into_iter().for_each(|node| collect_lookups(node, found)),
         }
     }
 }

@@ -124,6 +124,10 @@ impl<'a> Runner<'a> {
 
     /// Carries out a plan within a transaction or on its own.
     pub(crate) async fn run(&self, plan: &Plan, within: Within<'_>) -> Result<Output, SqlError> {
+        let holds_writer = matches!(&within, Within::Transaction(txn) if txn.holds_writer());
+        if !holds_writer && self.writes_indexed(plan) {
+            self.database.hold_back(self.bounds).await?;
+        }
         match within {
             Within::Transaction(txn) => {
                 txn.check_tenant(&self.acts_for())?;
@@ -152,6 +156,17 @@ impl<'a> Runner<'a> {
                 }
             }
             Within::Nothing => self.run_alone(plan).await,
+        }
+    }
+
+    /// Whether what a plan writes may have to be brought to entries of global indexes.
+    fn writes_indexed(&self, plan: &Plan) -> bool {
+        match plan {
+            Plan::Query(_) => false,
+            Plan::Insert(plan) => plan.table.global_keys().next().is_some(),
+            Plan::Rewrite(plan) => plan.table.global_keys().next().is_some(),
+            // Its table is in the text only.
+            Plan::Modify(_) => self.schema.schema.global_keys().next().is_some(),
         }
     }
 
@@ -532,7 +547,7 @@ impl<'a> Runner<'a> {
         policy: &RoutingPolicy,
     ) -> Result<Vec<Row>, SqlError> {
         let nobody = if node.must_run { Nobody::MustRun } else { Nobody::IsFine };
-        let places = self.choose(&node.target, &node.touches, nobody, txn.seat(), policy).await?;
+        let places = self.choose_within(&node.target, &node.touches, nobody, txn, policy).await?;
         self.shards_at(node, places, access, txn, policy).await
     }
 
@@ -672,7 +687,7 @@ impl<'a> Runner<'a> {
     }
 
     async fn modify(&self, plan: &ModifyPlan, txn: &mut Txn, policy: &RoutingPolicy) -> Result<Output, SqlError> {
-        let mut places = self.choose(&plan.target, &plan.touches, Nobody::IsFine, txn.seat(), policy).await?;
+        let mut places = self.choose_within(&plan.target, &plan.touches, Nobody::IsFine, txn, policy).await?;
         txn.rely_on(places.still.as_ref());
         let late = txn.compares_late().then(|| places.still.take()).flatten();
         let mut outcomes = self.on_shards(&plan.fragment, &places, Access::Write, txn, policy).await?;
@@ -730,6 +745,9 @@ impl<'a> Runner<'a> {
         mut rows: Vec<Row>,
         txn: &mut Txn,
     ) -> Result<u64, SqlError> {
+        if !txn.holds_writer() && plan.table.global_keys().next().is_some() {
+            self.database.hold_back(self.bounds).await?;
+        }
         let begins = txn.may_begin_again();
         let mut held = None;
         loop {

@@ -126,7 +126,7 @@ impl Resolver<'_> {
     }
 
     /// Shards that have buckets of what is touched; where that is all tenants, those that have tenants.
-    fn owners(&self, touches: &[Touch]) -> BTreeSet<ShardId> {
+    pub(crate) fn owners(&self, touches: &[Touch]) -> BTreeSet<ShardId> {
         let groups = touches.iter().filter_map(|touch| match touch {
             Touch::Group(group) if is_every_tenant(group) => self.policy.ranges(self.policy.tenant_group()),
             Touch::Group(group) => self.policy.ranges(group),

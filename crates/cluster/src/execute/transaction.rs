@@ -237,6 +237,11 @@ impl Txn {
         self.parts.keys()
     }
 
+    /// Whether others wait for it at a SQLite shard's writer.
+    pub(super) fn holds_writer(&self) -> bool {
+        self.parts.values().any(|part| part.turn.is_some())
+    }
+
     pub(crate) fn is_on(&self, shard: &ShardId) -> bool {
         self.parts.contains_key(shard)
     }
@@ -312,8 +317,8 @@ impl Txn {
         }
     }
 
-    /// Leaves out shards that an index has not named, although it has snapshots of others from before the look: what it has
-    /// read must still be so, and nothing may have come from the ones to the others meanwhile.
+    /// Leaves out shards that an index has not named, although it has snapshots of others from before the look: nothing may
+    /// have come from the ones to the others meanwhile, and, if it only reads, what it has read must still be so.
     pub(super) async fn pass_by(&mut self, shards: Vec<ShardId>, bounds: &Bounds) -> Result<(), SqlError> {
         if shards.is_empty() {
             return Ok(());
@@ -323,10 +328,17 @@ impl Txn {
         for shard in &shards {
             self.check_moment(shard)?;
         }
-        match self.parts.values_mut().all(Part::is_current) {
+        // One that writes promises no moment before its commit.
+        match !self.is_of_one_moment() || self.parts.values_mut().all(Part::is_current) {
             true => Ok(()),
             false => Err(moment_passed("a shard that was read before has changed")),
         }
+    }
+
+    /// Whether it has snapshots, and an index may yet say which other shards a statement needs. What one says is of the
+    /// schema that others know.
+    pub(super) fn may_look_later(&self) -> bool {
+        self.modes.isolation != Isolation::ReadCommitted && self.has_begun() && !self.schema.is_alone()
     }
 
     /// Whether it only reads, at a level that promises one moment. One that writes makes sure at its end.

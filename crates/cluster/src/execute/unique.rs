@@ -31,7 +31,7 @@ use isles_engine::shard::{Engine, Isolation, Outcome, Request, Shard};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::BucketCount;
 use isles_kernel::index::IndexKey;
-use isles_kernel::names::{SchemaVersion, ShardId};
+use isles_kernel::names::{BucketId, SchemaVersion, ShardId};
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::Table;
 use isles_kernel::value::{Value, key_bytes};
@@ -285,8 +285,9 @@ impl Runner<'_> {
             wanted.push(find::Wanted { index, ranges: keys.into_iter().map(IndexKey::within).collect() });
         }
         // One that cannot be asked now does not say anything; the rows do.
-        let found = find::find(self.database, policy, &wanted).await;
-        matches!(found, Ok(Some(found)) if found.buckets.is_empty())
+        let is_enough = |found: &BTreeSet<BucketId>| !found.is_empty();
+        let look = find::Look { database: self.database, policy, bounds: self.bounds, is_enough: &is_enough };
+        matches!(look.find(&wanted).await, Ok(find::Said::Found(found)) if found.buckets.is_empty())
     }
 
     /// The primary keys of rows that a plan finds for a row: as the transaction sees them where it writes, and elsewhere as

@@ -8,7 +8,7 @@
 //! goes to the new one.
 
 use super::lock;
-use super::watch::Watched;
+use super::watch::{Log, Watched};
 use super::write::{Company, write};
 use crate::database::Database;
 use isles_engine::entries::{EntryPart, EntryProgress, MAX_ENTRIES};
@@ -16,7 +16,7 @@ use isles_engine::env::Env;
 use isles_engine::error::ShardError;
 use isles_engine::shard::{EVENT_ROWS, KeyRange, Scope};
 use isles_kernel::change::Change;
-use isles_kernel::index::{Deltas, LogNumber, Source, StoredEntry, index_stream};
+use isles_kernel::index::{Deltas, Source, StoredEntry, index_stream};
 use isles_kernel::names::{BucketId, Seq, ShardId, StreamId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Unit};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,29 +79,27 @@ pub(super) struct Turn {
 
 pub(crate) struct Applier {
     pub(super) shard: ShardId,
-    pub(super) log: LogNumber,
-    grown: Arc<Notify>,
+    pub(super) log: Log,
     /// Somebody waits for it.
     hurried: Notify,
     /// Held while a page is applied.
     pub(super) turn: tokio::sync::Mutex<Turn>,
     applied: AtomicU64,
-    /// When the log's end was last reached, for whoever asks how far behind it is.
+    /// When the log's end was last reached, or nothing followed it, for whoever asks how far behind it is.
     caught_up: AtomicU64,
     pub(super) trouble: Mutex<Option<String>>,
 }
 
 impl Applier {
-    pub(super) fn new(shard: ShardId, log: LogNumber, grown: Arc<Notify>, position: Seq) -> Applier {
+    pub(super) fn new(shard: ShardId, log: Log, position: Seq, now: u64) -> Applier {
         let turn = Turn { position, following: BTreeMap::new(), advanced: Duration::ZERO };
         Applier {
             shard,
             log,
-            grown,
             hurried: Notify::new(),
             turn: tokio::sync::Mutex::new(turn),
             applied: AtomicU64::new(position.0),
-            caught_up: AtomicU64::new(0),
+            caught_up: AtomicU64::new(now),
             trouble: Mutex::default(),
         }
     }
@@ -155,7 +153,7 @@ impl Applier {
             match wait {
                 None => {}
                 Some(IDLE) => {
-                    let grown = futures::future::select(Box::pin(self.grown.notified()), env.sleep(IDLE));
+                    let grown = futures::future::select(Box::pin(self.log.grown.notified()), env.sleep(IDLE));
                     futures::future::select(grown, Box::pin(self.hurried.notified())).await;
                     futures::future::select(Box::pin(self.hurried.notified()), env.sleep(until_tick(&*env))).await;
                 }
@@ -171,12 +169,14 @@ impl Applier {
         let mut turn = self.turn.lock().await;
         // Whoever begins to follow needs what is in the log now.
         if turn.following.is_empty() {
+            self.log.come.store(u64::MAX, Ordering::SeqCst);
+            self.has_caught_up(database);
             return Ok(0);
         }
         let page = read_pages(database, &self.shard, &turn).await?;
         renew(database, &mut turn);
         if page.through == turn.position {
-            self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
+            self.has_caught_up(database);
             self.advance(database, &mut turn).await;
             return Ok(0);
         }
@@ -186,17 +186,36 @@ impl Applier {
         self.settle(&turn);
         let read = page.changes.len();
         if read < PAGE {
-            self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
+            self.has_caught_up(database);
         }
         database.indexes.counted.page(read);
         self.advance(database, &mut turn).await;
         Ok(read)
     }
 
+    fn has_caught_up(&self, database: &Database) {
+        self.caught_up.store(database.env.now_micros() / 1_000, Ordering::Relaxed);
+    }
+
     /// Says how far all indexes have come.
     pub(super) fn settle(&self, turn: &Turn) {
         self.applied.store(turn.position.0, Ordering::SeqCst);
-        turn.following.values().for_each(|following| following.index.applied(self.log, turn.position));
+        let come = if turn.following.is_empty() { u64::MAX } else { turn.position.0 };
+        self.log.end.fetch_max(turn.position.0, Ordering::SeqCst);
+        self.log.come.store(come, Ordering::SeqCst);
+        turn.following.values().for_each(|following| following.index.applied(self.log.number, turn.position));
+    }
+
+    /// Brings an index nothing any more.
+    pub(super) async fn leave(&self, entries: &Arc<str>) {
+        if let Some(following) = self.turn.lock().await.following.remove(entries) {
+            following.index.left(self.log.number);
+        }
+    }
+
+    /// Whether changes cannot be applied at present, however long anybody waits.
+    pub(super) fn is_in_trouble(&self) -> bool {
+        lock(&self.trouble).is_some()
     }
 
     /// Lets the log go up to here, now and then, unless somebody has yet to read it. If that fails, it is done later.

@@ -117,7 +117,7 @@ async fn build_shard(
     let entries = &index.definition.entries;
     // A build that failed at its very end has let the applier follow already.
     if let Some(applier) = database.indexes.applier(shard) {
-        applier.turn.lock().await.following.remove(entries);
+        applier.leave(entries).await;
     }
     if record.begun.contains(shard) {
         let owned = owned(database, index, shard).into_iter().flatten().map(BucketId).collect();

@@ -208,10 +208,11 @@ async fn follow_logs(database: &Arc<Database>) -> Result<(), SqlError> {
         if database.indexes.applier(&name).is_some() {
             continue;
         }
-        let (log, grown) = database.indexes.watch.add_log(&name);
+        let log = database.indexes.watch.add_log(&name);
         let open = database.shards.get(&name).await.map_err(|error| error.for_people())?;
         let position = open.add_consumer(&index_stream()).await.map_err(|error| error.for_people())?;
-        let applier = Arc::new(Applier::new(name.clone(), log, grown, position));
+        let now = database.env.now_micros() / 1_000;
+        let applier = Arc::new(Applier::new(name.clone(), log, position, now));
         lock(&database.indexes.appliers).insert(name, applier.clone());
         database.env.spawn(Box::pin(applier.run(Arc::downgrade(database))));
     }
@@ -338,8 +339,12 @@ async fn join_built(database: &Database, records: &[(Arc<Watched>, IndexRecord)]
                 joining.push(Following { index: index.clone(), come, counted: BTreeSet::new() });
             }
         }
+        if joining.is_empty() {
+            continue;
+        }
         let named = |one: Following| (one.index.definition.entries.clone(), one);
         turn.following.extend(joining.into_iter().map(named));
+        applier.settle(&turn);
     }
     Ok(())
 }
@@ -430,7 +435,7 @@ async fn release_logs(database: &Database) -> Result<(), SqlError> {
 async fn leave(database: &Database, entries: &Arc<str>) {
     let appliers: Vec<Arc<Applier>> = lock(&database.indexes.appliers).values().cloned().collect();
     for applier in appliers {
-        applier.turn.lock().await.following.remove(entries);
+        applier.leave(entries).await;
     }
 }
 
@@ -495,7 +500,7 @@ impl Database {
             tracing::warn!(index = %entries, why, "a global index is built anew");
             // Those that can be kept up go on.
             if let Some(applier) = self.indexes.applier(shard) {
-                applier.turn.lock().await.following.remove(entries);
+                applier.leave(entries).await;
             }
             self.rebuild(&index, why);
         }

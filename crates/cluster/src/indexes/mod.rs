@@ -58,6 +58,7 @@ pub(crate) mod watch;
 mod write;
 
 use crate::database::Database;
+use crate::execute::bounds::Bounds;
 use apply::Applier;
 use isles_engine::entries::Observed;
 use isles_engine::error::ShardError;
@@ -93,6 +94,30 @@ pub enum Planted {
     KeysKept,
 }
 
+/// Bounds of what global indexes take. Tests lower them.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Additions of one index that are noted and not applied. At 200 bytes each, and their keys, they are some tens of
+    /// megabytes for most keys; with keys of 512 bytes throughout they are 200.
+    pub additions: usize,
+    /// Entries that a look reads on one shard. So many different buckets are nearly always on all shards.
+    pub entries: usize,
+    /// Changes of one log that are not in the entries. Beyond this writes to indexed tables wait, each a little; a log of
+    /// SQLite is cut off at some five times as many, and one of PostgreSQL at ten times.
+    pub lag: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { additions: 262_144, entries: 4_096, lag: 1_000_000 }
+    }
+}
+
+/// How long one write waits at most for indexes that are behind: where they are twice as far behind as they may be.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// One who waits looks so often whether it still has to.
+const DELAY_LOOK: Duration = Duration::from_millis(20);
+
 /// What a database has of global indexes.
 #[derive(Default)]
 pub(crate) struct Indexes {
@@ -126,6 +151,11 @@ pub(crate) struct Counted {
     pub(crate) lookups: AtomicU64,
     /// Statements that an index could have led, and that asked all shards.
     pub(crate) fallbacks: AtomicU64,
+    /// Entries that looks have read.
+    pub(crate) read: AtomicU64,
+    /// Writes that waited for the entries, and for how many milliseconds.
+    pub(crate) delays: AtomicU64,
+    pub(crate) delayed_ms: AtomicU64,
     /// Comparisons by which a statement learned that keys had been added since its look.
     pub(crate) overtaken: AtomicU64,
     /// Pages of change logs that were applied, and the changes in them.
@@ -158,10 +188,22 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long a write waits where entries are so many changes behind: the longer, the further they are beyond their limit.
+fn delay(late: u64, limit: u64) -> Duration {
+    let beyond = late.saturating_sub(limit) as f64 / limit.max(1) as f64;
+    MAX_DELAY.mul_f64(beyond.min(1.0))
+}
+
 impl Indexes {
-    pub(crate) fn new(planted: Option<Planted>) -> Indexes {
-        let watch = Arc::new(Watch::planted(planted));
+    pub(crate) fn new(planted: Option<Planted>, limits: Limits) -> Indexes {
+        let watch = Arc::new(Watch::new(planted, limits));
         Indexes { planted, watch, ..Indexes::default() }
+    }
+
+    /// A statement is led by these.
+    pub(crate) fn note_lookup(&self, by: &[find::Wanted]) {
+        count(&self.counted.lookups, 1);
+        by.iter().for_each(|one| one.index.used());
     }
 
     /// A statement that an index could have led asks all shards.
@@ -218,6 +260,26 @@ impl Indexes {
 }
 
 impl Database {
+    /// Waits before a write to an indexed table if the entries are too far behind: so long that appliers catch up, and no
+    /// longer. Whoever calls this holds no writer, for the appliers need them. While changes cannot be applied at all,
+    /// waiting would not help.
+    pub(crate) async fn hold_back(&self, bounds: &Bounds) -> Result<(), SqlError> {
+        let late = self.indexes.watch.lateness();
+        if late == 0 || lock(&self.indexes.appliers).values().any(|applier| applier.is_in_trouble()) {
+            return Ok(());
+        }
+        let (began, wait) = (self.env.elapsed(), delay(late, self.indexes.watch.limits().lag));
+        lock(&self.indexes.appliers).values().for_each(|applier| applier.hurry());
+        while self.env.elapsed() < began + wait && self.indexes.watch.lateness() > 0 {
+            let left = (began + wait).saturating_sub(self.env.elapsed());
+            bounds.wait(&*self.env, self.env.sleep(left.min(DELAY_LOOK))).await?;
+        }
+        count(&self.indexes.counted.delays, 1);
+        let waited = self.env.elapsed().saturating_sub(began);
+        count(&self.indexes.counted.delayed_ms, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        Ok(())
+    }
+
     /// Indexes are kept up from here on, and compared with the rows so often; never, if that is zero.
     pub(crate) fn start_indexes(self: &Arc<Self>, verify_every: Duration) {
         keep::start(self);
@@ -235,5 +297,18 @@ impl Database {
     /// What an index is known by below its name.
     pub fn entries_of_index(&self, name: &str) -> Result<String, SqlError> {
         Ok(self.index_named(name)?.definition.entries.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_wait_the_longer_the_further_entries_are_behind() {
+        let wait = |late| delay(late, 1_000);
+        assert_eq!((wait(0), wait(1_000)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((wait(1_100), wait(1_500)), (MAX_DELAY / 10, MAX_DELAY / 2));
+        assert_eq!((wait(2_000), wait(u64::MAX)), (MAX_DELAY, MAX_DELAY));
     }
 }

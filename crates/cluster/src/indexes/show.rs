@@ -4,8 +4,10 @@ use super::apply::Applier;
 use super::keep::progress;
 use super::lock;
 use super::store::{self, State};
+use super::watch::Watched;
 use crate::database::Database;
 use isles_kernel::error::SqlError;
+use isles_kernel::index::LogNumber;
 use isles_kernel::names::{Seq, ShardId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use std::sync::Arc;
@@ -33,10 +35,12 @@ pub struct IndexInfo {
     pub rows_total: Option<u64>,
     /// What the build waits for.
     pub waits: Option<String>,
-    /// Changes that are in the logs and not in the entries, at most.
+    /// Changes that are in the logs and not in the entries, at most. While it is built, of the shards that are in it.
     pub lag: u64,
     /// Since when the entries have not been up to date, in milliseconds.
     pub lag_ms: u64,
+    /// How far its entries have come with the log of each shard that is followed for it.
+    pub applied: Vec<(ShardId, Seq)>,
     /// Additions that are noted meanwhile.
     pub pending: usize,
     /// Whether statements are led by it at this moment.
@@ -47,6 +51,8 @@ pub struct IndexInfo {
     /// When all of it was last compared with the rows, in milliseconds since 1970, and how many entries were wrong.
     pub verified_at: Option<u64>,
     pub differences: Option<u64>,
+    /// How many entries it had then.
+    pub entries_then: Option<u64>,
 }
 
 /// Pages of a log are told apart by how many changes they have: up to each of these, or more.
@@ -60,6 +66,11 @@ pub struct IndexWork {
     pub fallbacks: u64,
     /// Comparisons by which a statement learned that keys had been added since its look.
     pub overtaken: u64,
+    /// Entries that looks have read.
+    pub read: u64,
+    /// Writes that waited since the entries were too far behind, and how many milliseconds in all.
+    pub delays: u64,
+    pub delayed_ms: u64,
     /// Pages of change logs that were applied, the changes in them, and how many had so many.
     pub pages: u64,
     pub changes: u64,
@@ -74,21 +85,36 @@ pub struct IndexWork {
     pub jobs_failed: u64,
 }
 
+/// A log that an applier follows.
+struct FollowedLog {
+    shard: ShardId,
+    number: LogNumber,
+    end: Seq,
+    /// Whether the shard has said so.
+    is_known: bool,
+    /// Since when its end was not reached.
+    behind_ms: u64,
+}
+
+/// How many changes an index is behind, since when, and how far it has come with each log.
+fn behind(index: &Watched, logs: &[FollowedLog]) -> (u64, u64, Vec<(ShardId, Seq)>) {
+    let (mut lag, mut lag_ms, mut applied) = (0, 0, Vec::new());
+    for log in logs {
+        let Some(come) = index.come(log.number) else { continue };
+        let behind = log.end.0.saturating_sub(come.0);
+        lag += behind;
+        if behind > 0 || !log.is_known {
+            lag_ms = lag_ms.max(log.behind_ms);
+        }
+        applied.push((log.shard.clone(), come));
+    }
+    (lag, lag_ms, applied)
+}
+
 impl Database {
     /// All global indexes, by table and name.
     pub async fn global_indexes(&self) -> Result<Vec<IndexInfo>, SqlError> {
-        let (mut lag, mut lag_ms, mut trouble) = (0, 0, None);
-        let appliers: Vec<_> = lock(&self.indexes.appliers).values().cloned().collect();
-        for applier in appliers {
-            let Ok(shard) = self.shards.get(&applier.shard).await else { continue };
-            let end = shard.seq().await.unwrap_or(Seq(0));
-            let behind = end.0.saturating_sub(applier.applied().0);
-            lag += behind;
-            if behind > 0 {
-                lag_ms = lag_ms.max(applier.behind(self));
-            }
-            trouble = trouble.or_else(|| lock(&applier.trouble).clone());
-        }
+        let (logs, trouble) = self.followed_logs().await;
         let builds = progress(&self.indexes);
         let (troubles, anew) = (lock(&self.indexes.troubles).clone(), lock(&self.indexes.anew).clone());
         let shards = self.shard_names();
@@ -98,6 +124,7 @@ impl Database {
             let record = store::load(self.catalog().as_ref(), &definition.entries).await?;
             let verified = store::load_verified(self.catalog().as_ref(), &definition.entries).await?;
             let build = builds.get(&definition.entries);
+            let (lag, lag_ms, applied) = behind(&index, &logs);
             // One that has left stays in the record.
             let is_built = |shard: &&ShardId| record.as_ref().is_some_and(|record| record.built.contains(*shard));
             let built = shards.iter().filter(is_built).count();
@@ -117,6 +144,7 @@ impl Database {
                 waits: build.and_then(|build| build.waits.clone()),
                 lag,
                 lag_ms,
+                applied,
                 pending: index.waiting(),
                 is_used: index.can_be_read(),
                 lookups: index.lookups(),
@@ -125,10 +153,35 @@ impl Database {
                     .or_else(|| trouble.clone()),
                 verified_at: verified.map(|verified| verified.at),
                 differences: verified.map(|verified| verified.differences),
+                entries_then: verified.and_then(|verified| verified.entries),
             });
         }
         infos.sort_by(|a, b| (&a.table, &a.name).cmp(&(&b.table, &b.name)));
         Ok(infos)
+    }
+
+    /// The logs that are followed, as far as they can be seen now, and what is wrong with one of them.
+    async fn followed_logs(&self) -> (Vec<FollowedLog>, Option<String>) {
+        let appliers: Vec<Arc<Applier>> = lock(&self.indexes.appliers).values().cloned().collect();
+        let (mut logs, mut trouble) = (Vec::new(), None);
+        for applier in appliers {
+            let end = async { self.shards.get(&applier.shard).await?.seq().await };
+            let end = end.await;
+            trouble = trouble.or_else(|| lock(&applier.trouble).clone());
+            if let Err(error) = &end {
+                let away = || format!("the log of shard {} cannot be read now: {error}", applier.shard);
+                trouble = trouble.or_else(|| Some(away()));
+            }
+            logs.push(FollowedLog {
+                shard: applier.shard.clone(),
+                number: applier.log.number,
+                // Of one that cannot be asked the last that was seen is known, and that it may have more.
+                end: end.as_ref().copied().unwrap_or(Seq(applier.log.end.load(Ordering::SeqCst))),
+                is_known: end.is_ok(),
+                behind_ms: applier.behind(self),
+            });
+        }
+        (logs, trouble)
     }
 
     /// Figures for metrics.
@@ -140,6 +193,9 @@ impl Database {
             lookups: read(&counted.lookups),
             fallbacks: read(&counted.fallbacks),
             overtaken: read(&counted.overtaken),
+            read: read(&counted.read),
+            delays: read(&counted.delays),
+            delayed_ms: read(&counted.delayed_ms),
             pages: read(&counted.pages),
             changes: read(&counted.changes),
             page_sizes: std::array::from_fn(|at| read(&counted.page_sizes[at])),

@@ -67,6 +67,9 @@ pub(super) struct VerifiedRecord {
     pub(super) at: u64,
     pub(super) differences: u64,
     pub(super) repaired: u64,
+    /// How many entries were compared; not known of a comparison by an earlier version.
+    #[serde(default)]
+    pub(super) entries: Option<u64>,
 }
 
 fn key(entries: &str) -> Result<Key, SqlError> {

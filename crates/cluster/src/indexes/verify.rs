@@ -207,6 +207,7 @@ impl Database {
             at: self.env.now_micros() / 1_000,
             differences: verified.differences(),
             repaired: verified.repaired,
+            entries: Some(verified.entries),
         };
         store::save_verified(self.catalog().as_ref(), entries, &record).await?;
         Ok(verified)

@@ -2,7 +2,7 @@
 //!
 //! Additions are noted by entry bucket, so that a look at a key takes one lock, however many shards there are. Each
 //! entry bucket has a stamp, which changes whenever something is noted there or forgotten: whoever remembers it knows
-//! later whether it has missed anything.
+//! later whether it may have missed anything, and then asks whether that was of its keys.
 //!
 //! What is known of a log is complete from some position on: from where the index was first watched, or from where
 //! additions had to be forgotten. An index can be read when every log has been applied past that.
@@ -14,12 +14,12 @@
 //!   * who looks:     stamp, is it complete, noted additions, entries; and the stamp again when it holds its snapshot
 
 use super::define::Definition;
-use super::{Planted, lock};
+use super::{Limits, Planted, lock};
 use arc_swap::ArcSwap;
 use isles_engine::entries::Observer;
 use isles_kernel::change::Change;
 use isles_kernel::hash::BucketCount;
-use isles_kernel::index::{KeyRange, LogNumber, Pending};
+use isles_kernel::index::{KeyRange, LogNumber, Noted, Pending, Room};
 use isles_kernel::names::{BucketId, SchemaVersion, Seq, ShardId};
 use isles_kernel::schema::{ENTRY_BUCKETS, Schema};
 use std::collections::{BTreeMap, HashMap};
@@ -27,13 +27,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// Additions that wait in one entry bucket. At some hundred bytes each, all of an index are tens of megabytes at most.
-const MAX_PENDING: usize = 4_096;
+/// Between the numbers of a log that is lost again while its position is looked for.
+const LOST_AGAIN: u64 = 1 << 40;
 
 /// One index that is watched.
 pub(crate) struct Watched {
     pub(crate) definition: Definition,
     buckets: Vec<EntryBucket>,
+    /// Additions that wait in all entry buckets, and how many may.
+    waiting: AtomicUsize,
+    limit: usize,
     /// Logs of which not all additions are known.
     unknown: Mutex<BTreeMap<LogNumber, Unknown>>,
     /// How many those are.
@@ -49,10 +52,13 @@ pub(crate) struct Watched {
     ranked: AtomicU64,
     /// The last change of its table that was applied, of each shard's log; none since the database was opened, if absent.
     changed: Mutex<BTreeMap<ShardId, Seq>>,
+    /// How far the entries have come with each log that an applier brings to them.
+    come: Mutex<BTreeMap<LogNumber, Seq>>,
 }
 
 #[derive(Default)]
 struct EntryBucket {
+    /// The last addition that was noted here.
     stamp: AtomicU64,
     pending: Mutex<Pending>,
 }
@@ -67,9 +73,11 @@ enum Unknown {
 }
 
 impl Watched {
-    fn new(definition: Definition) -> Watched {
+    fn new(definition: Definition, limit: usize) -> Watched {
         Watched {
             buckets: (0..ENTRY_BUCKETS).map(|_| EntryBucket::default()).collect(),
+            waiting: AtomicUsize::new(0),
+            limit: limit.max(1),
             unknown: Mutex::default(),
             incomplete: AtomicUsize::new(0),
             since: AtomicU64::new(definition.since.0),
@@ -78,6 +86,7 @@ impl Watched {
             lookups: AtomicU64::new(0),
             ranked: AtomicU64::new(0),
             changed: Mutex::default(),
+            come: Mutex::default(),
             definition,
         }
     }
@@ -92,6 +101,16 @@ impl Watched {
         let mut changed = lock(&self.changed);
         let last = changed.entry(shard.clone()).or_default();
         *last = seq.max(*last);
+    }
+
+    /// How far its entries have come with a log; none while no applier brings them its changes.
+    pub(crate) fn come(&self, log: LogNumber) -> Option<Seq> {
+        lock(&self.come).get(&log).copied()
+    }
+
+    /// No applier brings it the changes of a log any more.
+    pub(super) fn left(&self, log: LogNumber) {
+        lock(&self.come).remove(&log);
     }
 
     pub(crate) fn last_change(&self, shard: &ShardId) -> Seq {
@@ -130,8 +149,13 @@ impl Watched {
         self.is_ready.load(Ordering::SeqCst) && self.incomplete.load(Ordering::SeqCst) == 0
     }
 
-    pub(crate) fn stamp(&self, entry_bucket: u32) -> u64 {
-        self.buckets[entry_bucket as usize].stamp.load(Ordering::SeqCst)
+    pub(crate) fn stamp(&self, entry_bucket: u32) -> Noted {
+        Noted(self.buckets[entry_bucket as usize].stamp.load(Ordering::SeqCst))
+    }
+
+    /// Whether a key of a range may have been added since an entry bucket had this stamp.
+    pub(crate) fn has_added(&self, entry_bucket: u32, range: &KeyRange, since: Noted) -> bool {
+        self.stamp(entry_bucket) != since && lock(&self.buckets[entry_bucket as usize].pending).has_added(range, since)
     }
 
     /// Buckets to which keys of a range have been added.
@@ -141,7 +165,7 @@ impl Watched {
 
     /// How many additions wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.buckets.iter().map(|bucket| lock(&bucket.pending).len()).sum()
+        self.waiting.load(Ordering::SeqCst)
     }
 
     fn add(&self, log: LogNumber, change: &Change) {
@@ -151,35 +175,39 @@ impl Watched {
         if key(&change.before).as_ref() == Some(&after) {
             return;
         }
+        if self.waiting() >= self.limit {
+            self.make_room();
+        }
         let at = &self.buckets[after.entry_bucket(ENTRY_BUCKETS) as usize];
         let mut pending = lock(&at.pending);
-        if pending.len() >= MAX_PENDING {
-            drop(pending);
-            self.forget(at, log, change.seq);
-            pending = lock(&at.pending);
+        if pending.add(log, change.seq, &after.0, bucket) == Room::Taken {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
         }
-        pending.add(log, change.seq, after.0, bucket);
-        drop(pending);
-        at.stamp.fetch_add(1, Ordering::SeqCst);
+        at.stamp.store(pending.last().0, Ordering::SeqCst);
     }
 
-    /// Forgets what waits in an entry bucket. The addition that there was no room for is in `log` at `position`.
-    fn forget(&self, at: &EntryBucket, log: LogNumber, position: Seq) {
+    /// Forgets what waits in the entry bucket that has most. It has its share of all at least, so this is seldom done.
+    fn make_room(&self) {
+        let most = self.buckets.iter().max_by_key(|bucket| lock(&bucket.pending).len());
+        most.into_iter().for_each(|bucket| self.forget(bucket));
+    }
+
+    fn forget(&self, at: &EntryBucket) {
         let mut unknown = lock(&self.unknown);
         let mut pending = lock(&at.pending);
-        let forgotten = pending.forget_all();
-        for (log, through) in forgotten.into_iter().chain([(log, position)]) {
-            let through = match unknown.get(&log) {
-                Some(Unknown::Unbounded(_)) => continue,
-                Some(Unknown::Through(known)) => through.max(*known),
-                None => through,
+        self.waiting.fetch_sub(pending.len(), Ordering::SeqCst);
+        for (log, through) in pending.forget_all() {
+            let what = match unknown.get(&log) {
+                // Whoever is looking for its position may have found one below this.
+                Some(Unknown::Unbounded(number)) => Unknown::Unbounded(number.wrapping_add(LOST_AGAIN)),
+                Some(Unknown::Through(known)) => Unknown::Through(through.max(*known)),
+                None => Unknown::Through(through),
             };
-            unknown.insert(log, Unknown::Through(through));
+            unknown.insert(log, what);
         }
+        // Whoever finds nothing here now finds that the index cannot be read, or is told when it compares.
         self.incomplete.store(unknown.len(), Ordering::SeqCst);
-        drop(pending);
-        drop(unknown);
-        at.stamp.fetch_add(1, Ordering::SeqCst);
+        at.stamp.store(pending.last().0, Ordering::SeqCst);
     }
 
     /// Nothing of a log is known up to a position that is yet to be found.
@@ -201,15 +229,19 @@ impl Watched {
 
     fn stamp_all(&self) {
         for bucket in &self.buckets {
-            bucket.stamp.fetch_add(1, Ordering::SeqCst);
+            let mut pending = lock(&bucket.pending);
+            pending.overtake();
+            bucket.stamp.store(pending.last().0, Ordering::SeqCst);
         }
     }
 
     /// The entries have all of a log up to `position`.
     pub(crate) fn applied(&self, log: LogNumber, position: Seq) {
         for bucket in &self.buckets {
-            lock(&bucket.pending).applied(log, position);
+            let went = lock(&bucket.pending).applied(log, position);
+            self.waiting.fetch_sub(went, Ordering::SeqCst);
         }
+        lock(&self.come).insert(log, position);
         let mut unknown = lock(&self.unknown);
         if matches!(unknown.get(&log), Some(Unknown::Through(through)) if *through <= position) {
             unknown.remove(&log);
@@ -228,13 +260,32 @@ pub(crate) struct Watch {
     /// A log was lost, or is new: somebody must find out from where on it is known.
     pub(crate) lost: Notify,
     planted: Option<Planted>,
+    limits: Limits,
+    /// Some applier may be so far behind that writes wait for it.
+    is_late: AtomicBool,
 }
 
+/// A log that appliers follow.
 #[derive(Clone)]
-struct Log {
-    number: LogNumber,
+pub(crate) struct Log {
+    pub(crate) number: LogNumber,
     /// It has something new for an applier.
-    grown: Arc<Notify>,
+    pub(crate) grown: Arc<Notify>,
+    /// The last position that was noted, or read.
+    pub(crate) end: Arc<AtomicU64>,
+    /// How far the entries of all indexes have come, if anything follows it.
+    pub(crate) come: Arc<AtomicU64>,
+}
+
+impl Log {
+    fn new(number: LogNumber) -> Log {
+        Log { number, grown: Arc::default(), end: Arc::default(), come: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+
+    /// How many changes the entries are behind.
+    pub(crate) fn lag(&self) -> u64 {
+        self.end.load(Ordering::SeqCst).saturating_sub(self.come.load(Ordering::SeqCst))
+    }
 }
 
 #[derive(Default)]
@@ -245,8 +296,25 @@ struct Watching {
 }
 
 impl Watch {
-    pub(super) fn planted(planted: Option<Planted>) -> Watch {
-        Watch { planted, ..Watch::default() }
+    pub(super) fn new(planted: Option<Planted>, limits: Limits) -> Watch {
+        Watch { planted, limits, ..Watch::default() }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How many changes the entries are behind the log that they are most behind; zero unless writes must wait for that.
+    pub(super) fn lateness(&self) -> u64 {
+        if !self.is_late.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let most = self.logs.load().values().map(Log::lag).max().unwrap_or(0);
+        if most <= self.limits.lag {
+            self.is_late.store(false, Ordering::Relaxed);
+            return 0;
+        }
+        most
     }
 
     /// Watches the indexes of a schema. One that was watched goes on as it is, unless its columns are elsewhere now.
@@ -266,7 +334,7 @@ impl Watch {
                     if let Some(known) = known.filter(|known| known.definition.reads_alike(&definition)) {
                         definition.since = known.definition.since;
                     }
-                    let watched = Watched::new(definition);
+                    let watched = Watched::new(definition, self.limits.additions);
                     for log in self.logs.load().values() {
                         watched.lose(log.number, self.next_number());
                     }
@@ -295,11 +363,11 @@ impl Watch {
     }
 
     /// Numbers a shard's log, which is new or has been followed before.
-    pub(crate) fn add_log(&self, shard: &ShardId) -> (LogNumber, Arc<Notify>) {
+    pub(crate) fn add_log(&self, shard: &ShardId) -> Log {
         if let Some(log) = self.logs.load().get(shard) {
-            return (log.number, log.grown.clone());
+            return log.clone();
         }
-        let log = Log { number: LogNumber(self.next_number() as u32), grown: Arc::default() };
+        let log = Log::new(LogNumber(self.next_number() as u32));
         for watched in self.all() {
             watched.lose(log.number, self.next_number());
         }
@@ -309,7 +377,7 @@ impl Watch {
             logs
         });
         self.lost.notify_one();
-        (log.number, log.grown)
+        log
     }
 
     pub(crate) fn has_log(&self, shard: &ShardId) -> bool {
@@ -327,6 +395,7 @@ impl Watch {
         self.all().iter().for_each(|watched| {
             let mut unknown = lock(&watched.unknown);
             unknown.remove(&log.number);
+            lock(&watched.come).remove(&log.number);
             watched.incomplete.store(unknown.len(), Ordering::SeqCst);
         });
     }
@@ -367,6 +436,12 @@ impl Observer for Watch {
         let logs = self.logs.load();
         // A log that nobody follows yet is lost for every index, until it is found.
         let Some(log) = logs.get(shard) else { return };
+        if let Some(last) = changes.last() {
+            log.end.fetch_max(last.seq.0, Ordering::SeqCst);
+            if log.lag() > self.limits.lag {
+                self.is_late.store(true, Ordering::Relaxed);
+            }
+        }
         for change in changes {
             let Some(indexes) = watching.by_table.get(&change.table) else { continue };
             if change.schema != watching.version {

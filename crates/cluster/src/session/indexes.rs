@@ -3,11 +3,13 @@
 use super::copy::{qualified, quoted};
 use super::moves::time;
 use super::plans::{number_field, text_field};
+use super::settings::WAIT_FOR_INDEXES;
 use super::{Answer, Result, Rows, Session};
 use crate::execute::bounds::Bounds;
 use crate::indexes::{IndexInfo, State, Verified};
+use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Key, SchemaChange, relation_name, relation_parts};
+use isles_kernel::schema::{Key, Schema, SchemaChange, relation_name, relation_parts};
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::{IndexName, IndexStatement};
 use isles_sql::tree::Field;
@@ -31,7 +33,8 @@ pub(super) fn fields(statement: &IndexStatement) -> Option<Vec<Field>> {
             fields.extend(["waits_for", "error"].map(text_field));
             fields.push(number_field("rows_total"));
             fields.push(Field { name: "verified_at".into(), ty: Type::of(TIMESTAMPTZ) });
-            fields.extend(["differences", "lookups"].map(number_field));
+            fields.extend(["differences", "lookups", "entries"].map(number_field));
+            fields.push(text_field("applied"));
             Some(fields)
         }
         IndexStatement::Verify { .. } => {
@@ -75,6 +78,10 @@ impl Session {
     /// Waits for the unique global indexes that a change of the schema has made. If the rows are not unique, the index
     /// goes again, and the change has failed.
     pub(super) async fn wait_for_unique(&mut self, changes: &[SchemaChange]) -> Result<()> {
+        // Who does not wait is told by the state of the index.
+        if !self.settings.is_on(WAIT_FOR_INDEXES) {
+            return Ok(());
+        }
         for made in unique_keys(changes) {
             let bounds = self.schema_bounds();
             let Err(error) = self.wait_for_index(&made.index, &bounds).await else { continue };
@@ -82,8 +89,7 @@ impl Session {
                 // Somebody has dropped it meanwhile.
                 continue;
             }
-            let prepared = self.prepare_now(&made.drop, &[]).await?;
-            Box::pin(self.execute_now(&prepared, Vec::new())).await?;
+            self.drop_made(&made).await;
             return Err(match error.sqlstate {
                 "55000" => SqlError::new("23505", format!("could not create unique index \"{}\"", made.index.key))
                     .with_detail(error.message)
@@ -93,6 +99,50 @@ impl Session {
             });
         }
         Ok(())
+    }
+
+    /// Drops what a statement has made and nobody is told of. Whoever has cancelled the statement has not cancelled this: an
+    /// index that stays would be asked by every insert.
+    async fn drop_made(&mut self, made: &Made) {
+        let cancelled = std::mem::take(&mut self.cancel);
+        let dropped = async {
+            let prepared = self.prepare_now(&made.drop, &[]).await?;
+            Box::pin(self.execute_now(&prepared, Vec::new())).await
+        };
+        if let Err(error) = dropped.await {
+            tracing::warn!(index = %made.index.key, %error, "a unique index that could not be made is still there");
+            let message = format!("index \"{}\" is still there: drop it", made.index.key);
+            self.notices.push(("WARNING", SqlError::new("01000", message)));
+        }
+        self.cancel = cancelled;
+    }
+
+    /// In a transaction that goes on, nobody could be told that rows which are there have a key in common: that is known when
+    /// the index has been built, after the commit. So a unique global index is made there over a table without rows only.
+    /// The transaction is alone; above `read committed` it may have a snapshot from before, and then only what it has made
+    /// itself is known to have none.
+    pub(super) async fn check_unique_within(&mut self, changes: &[SchemaChange], schema: &Schema) -> Result<()> {
+        for change in changes {
+            let SchemaChange::CreateKey { table, key } = change else { continue };
+            if !key.unique || key.global.is_none() || !schema.tables.contains_key(table) {
+                continue;
+            }
+            let may_be_old =
+                self.modes().isolation != Isolation::ReadCommitted && self.database.schema().tables.contains_key(table);
+            if may_be_old || self.has_rows(table).await? {
+                let message = format!("unique global index \"{}\" cannot be made inside a transaction block", key.name);
+                return Err(SqlError::new("25001", message)
+                    .with_detail("Whether the rows that are there are unique is known when it has been built.")
+                    .with_hint("make it in a statement of its own, or while its table has no rows")
+                    .of_table(table));
+            }
+        }
+        Ok(())
+    }
+
+    async fn has_rows(&mut self, table: &str) -> Result<bool> {
+        let (_, rows) = self.query(&format!("SELECT 1 FROM {} LIMIT 1", qualified(table))).await?;
+        Ok(!rows.is_empty())
     }
 
     /// Until an index can be asked, or the statement's time is up.
@@ -165,6 +215,8 @@ fn row(info: &IndexInfo) -> Vec<Value> {
         info.verified_at.map_or(Value::Null, time),
         info.differences.map_or(Value::Null, number),
         number(info.lookups),
+        info.entries_then.map_or(Value::Null, number),
+        Value::Text(info.applied.iter().map(|(shard, seq)| format!("{shard}:{seq}")).collect::<Vec<_>>().join(", ")),
     ]
 }
 

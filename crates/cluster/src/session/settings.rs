@@ -40,6 +40,8 @@ pub(crate) use crate::roles::{TENANT, TENANT_LOCKED};
 pub(crate) const NULL_TENANT: &str = "isles.null_tenant";
 /// Whose rows of tenant tables statements read: the session's tenant's, or those of all, which an administrator may.
 pub(crate) const TENANT_SCOPE: &str = "isles.tenant_scope";
+/// Whether a statement that makes unique global indexes waits until it is known that rows are unique.
+pub(crate) const WAIT_FOR_INDEXES: &str = "isles.wait_for_indexes";
 const SCOPE_ALL: &str = "all";
 /// How the database keeps tenants apart.
 const STRATEGY: &str = "isles.strategy";
@@ -132,6 +134,7 @@ const KNOWN: &[Known] = &[
     known(TENANT, Kind::Tenant, ""),
     known(TENANT_LOCKED, Kind::Fixed, "off"),
     known(TENANT_SCOPE, Kind::Word(&["own", SCOPE_ALL]), "own"),
+    known(WAIT_FOR_INDEXES, Kind::Bool, "on"),
     known("jit", Kind::Bool, "off"),
     known("lc_collate", Kind::Fixed, "C"),
     known("lc_ctype", Kind::Fixed, "C"),

@@ -9,6 +9,7 @@ use super::{Answer, Fields, Result, Rows, Session, copy, known};
 use crate::database::schema::Change;
 use crate::database::{Owned, SchemaGuard};
 use crate::execute::bounds::{self, Bounds};
+use crate::indexes;
 use isles_engine::binding::Binding;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
@@ -27,6 +28,13 @@ use std::time::Duration;
 const DDL_ATTEMPTS: usize = 5;
 /// How long one may take when the client has set no limit.
 const MAX_SCHEMA_TIME: Duration = Duration::from_secs(3_600);
+
+/// What a change of the schema is in: whether a transaction ends with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Span {
+    Statement,
+    Transaction,
+}
 
 /// The columns that a utility returns, known before it runs; those of FETCH and EXECUTE depend on the session.
 pub(crate) fn fields(utility: &Utility) -> Option<Vec<Field>> {
@@ -248,7 +256,7 @@ impl Session {
                 Ok(show_tables(&held.map_or_else(|| self.database.schema(), |guard| guard.schema.clone())))
             }
             ShowIsles::Routes => Ok(self.show_routes()),
-            ShowIsles::Limits => Ok(show_limits()),
+            ShowIsles::Limits => Ok(show_limits(self.database.indexes.watch.limits())),
         }
     }
 
@@ -480,19 +488,19 @@ impl Session {
         if self.open.is_some() {
             return match change.concurrently {
                 Some(what) => Err(SqlError::new("25001", format!("{what} cannot run inside a transaction block"))),
-                None => self.ddl_within(change, prepared).await,
+                None => self.ddl_within(change, prepared, Span::Transaction).await,
             };
         }
         for _ in 1..DDL_ATTEMPTS {
             self.begin_implicit();
-            let done = self.ddl_within(change, prepared).await;
+            let done = self.ddl_within(change, prepared, Span::Statement).await;
             match self.end_own(done).await {
                 Err(error) if matches!(error.sqlstate, "40001" | "40P01") => {}
                 result => return self.with_unique_indexes(change, result).await,
             }
         }
         self.begin_implicit();
-        let done = self.ddl_within(change, prepared).await;
+        let done = self.ddl_within(change, prepared, Span::Statement).await;
         let result = self.end_own(done).await;
         self.with_unique_indexes(change, result).await
     }
@@ -504,7 +512,7 @@ impl Session {
         Ok(done)
     }
 
-    async fn ddl_within(&mut self, change: &DdlChange, prepared: &Arc<Prepared>) -> Result<Answer> {
+    async fn ddl_within(&mut self, change: &DdlChange, prepared: &Arc<Prepared>, span: Span) -> Result<Answer> {
         let held = self.hold_schema().await?;
         let known = self.ddl_of(change, prepared, &held)?;
         drop(held);
@@ -515,6 +523,9 @@ impl Session {
         let bounds = self.schema_bounds();
         let guard = self.be_alone(&bounds).await?;
         let change = self.ddl_of(change, prepared, &guard)?;
+        if span == Span::Transaction {
+            self.check_unique_within(&change.changes, &guard.schema).await?;
+        }
         drop(guard);
         if !change.changes.is_empty() || !change.restarts.is_empty() {
             let changes = self.with_computed_defaults(&change).await?;
@@ -633,8 +644,8 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
     schema.tables.values().filter(|table| !table.is_internal()).map(row).collect()
 }
 
-fn show_limits() -> Vec<Vec<Value>> {
-    let limits: [(&str, u64); 9] = [
+fn show_limits(of_indexes: &indexes::Limits) -> Vec<Vec<Value>> {
+    let limits: [(&str, u64); 12] = [
         ("rows gathered by a statement", bounds::MAX_ROWS as u64),
         ("bytes gathered by a statement", bounds::MAX_BYTES as u64),
         ("seconds of a statement without a timeout of its own", bounds::MAX_TIME.as_secs()),
@@ -644,6 +655,9 @@ fn show_limits() -> Vec<Vec<Value>> {
         ("bytes that a transaction over several shards changes on one", isles_engine::shard::MAX_REDO_BYTES as u64),
         ("cursors of a session", MAX_CURSORS as u64),
         ("prepared statements of a session", MAX_NAMED as u64),
+        ("additions of a global index that are noted and not applied", of_indexes.additions as u64),
+        ("entries that a look at a global index reads on a shard", of_indexes.entries as u64),
+        ("changes that entries of global indexes are behind before writes wait", of_indexes.lag),
     ];
     limits.iter().map(|(name, limit)| vec![Value::text(*name), Value::Text(limit.to_string())]).collect()
 }

@@ -77,12 +77,14 @@ pub(crate) async fn who_was_led_nowhere_keeps_its_moment(db: World) {
     settle(&db).await;
     for level in ["REPEATABLE READ READ ONLY", "SERIALIZABLE READ ONLY"] {
         other.run("UPDATE users SET email = 'y' WHERE id = 1").await;
+        settle(&db).await;
         // All shards are asked afterwards.
         client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
         assert_eq!(by_email(&mut client, "x").await, Vec::<String>::new());
         other.run("UPDATE users SET email = 'x' WHERE id = 1").await;
         assert_eq!(client.fails("SELECT email FROM users WHERE (id >= 0) IS TRUE").await, "40001", "{level}");
         client.run("ROLLBACK").await;
+        settle(&db).await;
         // Nowhere, twice: there always was a row with one of both.
         client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
         assert_eq!(by_email(&mut client, "y").await, Vec::<String>::new());
@@ -433,4 +435,133 @@ pub(crate) async fn a_join_by_values_is_of_one_moment(db: World) {
     over.store(true, std::sync::atomic::Ordering::Relaxed);
     let moves = writer.await.unwrap() - 1_000;
     assert!(found > 30 && moves > 5, "{found} of 300 were answered, {moves} moves");
+}
+
+/// A transaction that has been somewhere is led to where rows are, and not to all shards, at every level that keeps a
+/// moment; what it changes by an index is changed there.
+pub(crate) async fn a_transaction_goes_where_an_index_leads(db: World) {
+    let mut client = users(&db).await;
+    client.run("INSERT INTO users SELECT i, 'e' || i, 0 FROM generate_series(0, 99) AS s (i)").await;
+    settle(&db).await;
+    let home = async |client: &mut Client, id: usize| {
+        let before = work(&db);
+        assert_eq!(by_email(client, &format!("e{id}")).await, [id.to_string()]);
+        before.into_iter().zip(work(&db)).find(|(before, after)| before != after).expect("one was asked").0.0
+    };
+    let first = home(&mut client, 0).await;
+    let mut other = 1;
+    while home(&mut client, other).await == first {
+        other += 1;
+    }
+    let before = db.database.index_work();
+    for level in ["REPEATABLE READ", "REPEATABLE READ READ ONLY", "SERIALIZABLE", "SERIALIZABLE READ ONLY"] {
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "e0").await, ["0"]);
+        let asked_before = work(&db);
+        assert_eq!(by_email(&mut client, &format!("e{other}")).await, [other.to_string()]);
+        assert_eq!(by_email(&mut client, "nobody").await, Vec::<String>::new());
+        assert_eq!(asked(&asked_before, &work(&db)), 2, "{level}: where it is, and where the row is");
+        if !level.contains("ONLY") {
+            let sql = format!("UPDATE users SET n = n + 1 WHERE email = 'e{other}'");
+            assert_eq!(client.run(&sql).await, ["UPDATE 1"]);
+            assert_eq!(client.run("UPDATE users SET n = n + 1 WHERE email = 'e0'").await, ["UPDATE 1"]);
+            assert_eq!(asked(&asked_before, &work(&db)), 2, "{level}");
+        }
+        client.run("COMMIT").await;
+    }
+    assert_eq!(db.database.index_work().fallbacks, before.fallbacks);
+    assert_eq!(client.run(&format!("SELECT sum(n) FROM users WHERE email IN ('e0', 'e{other}')")).await, ["4"]);
+}
+
+/// I-24: a shard that a transaction passes by has no row of its moment, or the transaction fails.
+pub(crate) async fn a_transaction_passes_by_no_row(db: World) {
+    let mut client = users(&db).await;
+    let mut other = db.client();
+    client.run("INSERT INTO users SELECT i, 'e' || i, 0 FROM generate_series(0, 59) AS s (i)").await;
+    client.run("UPDATE users SET email = 'key' WHERE id = 1").await;
+    settle(&db).await;
+    let (mut held, mut refused) = (1, 0);
+    for level in ["REPEATABLE READ", "REPEATABLE READ READ ONLY", "SERIALIZABLE", "SERIALIZABLE READ ONLY"] {
+        for to in 10..30 {
+            client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+            assert_eq!(by_email(&mut client, "e0").await, ["0"]);
+            // In one commit from one row to another, of any two shards: there is one row with the key at every moment.
+            other.run("BEGIN").await;
+            other.run(&format!("UPDATE users SET email = 'none' WHERE id = {held}")).await;
+            other.run(&format!("UPDATE users SET email = 'key' WHERE id = {to}")).await;
+            other.run("COMMIT").await;
+            let before = std::mem::replace(&mut held, to);
+            match client.try_run("SELECT id FROM users WHERE email = 'key'").await {
+                Ok(found) => assert!(found == [to.to_string()] || found == [before.to_string()], "{level}: {found:?}"),
+                Err(error) => {
+                    assert_eq!(error.sqlstate, "40001", "{level}: {error}");
+                    refused += 1;
+                }
+            }
+            client.run("ROLLBACK").await;
+        }
+    }
+    assert!(refused > 0 && refused < 80, "{refused} of 80 were refused");
+    // One that writes learns at its commit that a key has come which it had been told nobody has.
+    let shard = async |client: &mut Client, id: usize| {
+        let before = work(&db);
+        client.run(&format!("SELECT n FROM users WHERE id = {id}")).await;
+        before.into_iter().zip(work(&db)).find(|(before, after)| before != after).expect("one was asked").0.0
+    };
+    let first = shard(&mut client, 0).await;
+    let mut id = 30;
+    while shard(&mut client, id).await == first {
+        id += 1;
+    }
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        settle(&db).await;
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        assert_eq!(by_email(&mut client, "e0").await, ["0"]);
+        assert_eq!(by_email(&mut client, "nobody").await, Vec::<String>::new());
+        client.run("UPDATE users SET n = n + 1 WHERE email = 'e0'").await;
+        // On a shard that the transaction does not hold.
+        other.run(&format!("UPDATE users SET email = 'nobody' WHERE id = {id}")).await;
+        assert_eq!(client.fails("COMMIT").await, "40001", "{level}");
+        client.run("ROLLBACK").await;
+        other.run("UPDATE users SET email = 'gone' WHERE email = 'nobody'").await;
+    }
+}
+
+/// What an index has found is shown with its buckets and shards, and what of it is only noted; of one that is asked for
+/// values of something else, that it will be.
+pub(crate) async fn explain_names_what_an_index_has_found(db: World) {
+    let mut client = users(&db).await;
+    client.run("CREATE TABLE invites (id int PRIMARY KEY, email text)").await;
+    let explain = async |client: &mut Client, sql: &str| client.run(&format!("EXPLAIN {sql}")).await.join("\n");
+    let by_key = "SELECT * FROM users WHERE email = 'a'";
+    let shown = explain(&mut client, by_key).await;
+    assert!(shown.contains("Found: buckets 0, on shards 0, not yet applied 0"), "{shown}");
+    // A PostgreSQL shard learns of a new schema with the first write, and the index of where it is then.
+    client.run("INSERT INTO users SELECT i, 'w' || i, 0 FROM generate_series(100, 200) AS s (i)").await;
+    settle(&db).await;
+    client.run("WAIT FOR INDEX users_email").await;
+    // Until the next second nothing is applied, unless somebody waits for it.
+    let mut noted = false;
+    for id in 0..50 {
+        client.run(&format!("INSERT INTO users VALUES ({id}, 'e{id}', 0)")).await;
+        let shown = explain(&mut client, &format!("SELECT * FROM users WHERE email = 'e{id}'")).await;
+        assert!(shown.contains("Found: buckets 1 ("), "{shown}");
+        noted |= shown.contains("not yet applied 1");
+    }
+    assert!(noted, "one was shown before it was applied");
+    settle(&db).await;
+    let shown = explain(&mut client, "SELECT * FROM users WHERE email = 'e7'").await;
+    let found = shown.lines().find(|line| line.contains("Found:")).unwrap();
+    let before = work(&db);
+    assert_eq!(by_email(&mut client, "e7").await, ["7"]);
+    let on = before.into_iter().zip(work(&db)).find(|(before, after)| before != after).unwrap().0.0;
+    assert!(found.contains(&format!("on shards 1 ({on}), not yet applied 0")), "{found}");
+    let bucket = found.split(['(', ')']).nth(1).unwrap();
+    assert!(bucket.parse::<u32>().is_ok(), "{found}");
+    let join = "SELECT u.id FROM invites i JOIN users u ON u.email = i.email WHERE i.id = 7";
+    let shown = explain(&mut client, join).await;
+    assert!(shown.contains("Found: asked when the values are known, not yet applied 0"), "{shown}");
+    let lookups = db.database.index_work().lookups;
+    explain(&mut client, by_key).await;
+    assert_eq!(db.database.index_work().lookups, lookups, "who explains is led nowhere");
 }

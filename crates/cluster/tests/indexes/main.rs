@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod bounds;
 mod committed;
 mod failures;
 #[path = "../session/harness.rs"]
@@ -116,6 +117,18 @@ mod runs {
         a_join_by_values_gives_what_any_join_gives,
         a_join_by_values_sees_its_own_transaction,
         a_join_by_values_is_of_one_moment,
+        a_transaction_goes_where_an_index_leads,
+        a_transaction_passes_by_no_row,
+        explain_names_what_an_index_has_found,
+    }
+    on_both_engines! {
+        bounds:
+        a_long_range_reads_few_entries,
+        a_range_is_overtaken_by_its_own_keys_only,
+        rows_with_one_value_are_noted_once_for_each_bucket,
+        what_was_forgotten_is_read_when_it_is_applied,
+        writes_wait_for_entries_that_are_far_behind,
+        lag_is_of_what_an_index_waits_for,
     }
     on_both_engines! {
         jobs:
@@ -147,6 +160,8 @@ mod runs {
         a_key_is_waited_for,
         a_ring_of_keys_is_found,
         duplicates_are_named,
+        duplicates_are_refused_in_a_transaction,
+        a_unique_index_that_was_cancelled_is_gone,
         keys_stay_unique_while_an_index_is_built_and_rows_move,
         keys_are_free_after_a_restart,
         upserts_find_what_is_in_the_way,

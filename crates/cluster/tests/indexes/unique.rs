@@ -203,6 +203,74 @@ pub(crate) async fn duplicates_are_named(world: World) {
     assert!(client.run("SHOW INDEXES").await[0].contains("|ready|"));
 }
 
+/// I-26: a transaction made a unique index over rows with one key, nobody was told, and both stayed.
+pub(crate) async fn duplicates_are_refused_in_a_transaction(world: World) {
+    let mut client = world.client();
+    client.run("CREATE TABLE accounts (id int PRIMARY KEY, email text)").await;
+    client.run("INSERT INTO accounts VALUES (1, 'a'), (2, 'a'), (3, NULL)").await;
+    let make = [
+        "CREATE UNIQUE INDEX accounts_email ON accounts (email) WITH (global)",
+        "ALTER TABLE accounts ADD CONSTRAINT accounts_email UNIQUE (email)",
+    ];
+    for sql in make {
+        for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+            client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+            let error = client.try_run(sql).await.unwrap_err();
+            assert_eq!(error.sqlstate, "25001", "{level}: {sql}: {error}");
+            assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("statement of its own")), "{error:?}");
+            client.run("ROLLBACK").await;
+        }
+        // Several statements in one text are a transaction, too.
+        client.session.begin_implicit();
+        assert_eq!(client.fails(sql).await, "25001");
+        client.session.end_implicit().await.unwrap();
+        assert_eq!(client.run("SHOW INDEXES").await, Vec::<String>::new());
+    }
+    // Over no rows there are no duplicates, and those that come are refused.
+    client.run("DELETE FROM accounts").await;
+    client.run("BEGIN ISOLATION LEVEL READ COMMITTED").await;
+    client.run(make[0]).await;
+    client.run("INSERT INTO accounts VALUES (1, 'a')").await;
+    assert_eq!(client.fails("INSERT INTO accounts VALUES (2, 'a')").await, "23505");
+    client.run("ROLLBACK").await;
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        client.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+        client.run("CREATE TABLE fresh (id int PRIMARY KEY, email text UNIQUE, name text)").await;
+        client.run("CREATE UNIQUE INDEX fresh_name ON fresh (name) WITH (global)").await;
+        client.run("INSERT INTO fresh VALUES (1, 'a', 'x')").await;
+        assert_eq!(client.fails("ALTER TABLE fresh ADD CONSTRAINT fresh_both UNIQUE (email, name)").await, "25001");
+        client.run("ROLLBACK").await;
+    }
+    client.run("BEGIN").await;
+    client.run("CREATE TABLE fresh (id int PRIMARY KEY, email text UNIQUE)").await;
+    client.run("INSERT INTO fresh VALUES (1, 'a')").await;
+    client.run("COMMIT").await;
+    assert_eq!(client.fails("INSERT INTO fresh VALUES (2, 'a')").await, "23505");
+}
+
+/// Whoever cancels a unique index while it is built is left without it: one that stayed would be asked by every insert.
+pub(crate) async fn a_unique_index_that_was_cancelled_is_gone(world: World) {
+    let mut client = world.client();
+    client.run("CREATE TABLE accounts (id int PRIMARY KEY, email text) WITH (\"group\" = 'accounts')").await;
+    client.run("INSERT INTO accounts SELECT i, 'e' || i FROM generate_series(1, 100) AS s (i)").await;
+    // A build waits for a move of its table.
+    client.run("CREATE MOVE OF BUCKETS 'accounts/0-7' TO s1").await;
+    let cancel = client.session.cancel_token();
+    let making = tokio::spawn(async move {
+        let made = client.try_run("CREATE UNIQUE INDEX accounts_email ON accounts (email) WITH (global)").await;
+        (made, client)
+    });
+    let mut other = world.client();
+    while other.run("SHOW INDEXES").await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cancel.cancel();
+    let (made, mut client) = making.await.unwrap();
+    assert_eq!(made.unwrap_err().sqlstate, "57014");
+    assert_eq!(other.run("SHOW INDEXES").await, Vec::<String>::new());
+    client.run("INSERT INTO accounts VALUES (1000, 'e7')").await;
+}
+
 /// Rows that come while a unique index is built, and moves of buckets, let no key be given twice.
 pub(crate) async fn keys_stay_unique_while_an_index_is_built_and_rows_move(world: World) {
     let mut client = world.client();

@@ -571,19 +571,26 @@ impl Checker {
         }
     }
 
-    /// The first statement of a transaction is led; the second sees the same moment.
+    /// The statements of a transaction are led, the second past shards that it has not been on; the third sees the same
+    /// moment.
     async fn check_in_block(&mut self) -> Result<bool, SqlError> {
-        let cond = Cond::draw(&mut self.rng);
+        let conds = [Cond::draw(&mut self.rng), Cond::draw(&mut self.rng)];
         self.enter().await?;
         ask(&mut self.session, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let fallbacks = self.database.index_work().fallbacks;
-        let found = ask(&mut self.session, &format!("SELECT id, a, b, c, n FROM t WHERE {}", cond.sql())).await?;
+        let mut found = Vec::new();
+        for cond in &conds {
+            let sql = format!("SELECT id, a, b, c, n FROM t WHERE {}", cond.sql());
+            found.push(ask(&mut self.session, &sql).await?);
+        }
         let is_led = self.database.index_work().fallbacks == fallbacks;
         let all = ask(&mut self.session, "SELECT id, a, b, c, n FROM t WHERE (id >= 0) IS TRUE").await?;
         ask(&mut self.session, "COMMIT").await?;
         let all: Rows = all.iter().map(|values| row(values)).collect();
-        self.judge(&cond, found.iter().map(|values| row(values)).collect(), &all);
-        self.count(1, is_led);
+        for (cond, found) in conds.iter().zip(found) {
+            self.judge(cond, found.iter().map(|values| row(values)).collect(), &all);
+        }
+        self.count(2, is_led);
         Ok(is_led)
     }
 

@@ -8,7 +8,9 @@ use super::fence::Entry;
 use super::log;
 use super::pool::Conn;
 use super::tenancy::OWN;
-use crate::entries::{EntriesOf, EntryPart, EntryProbe, EntryProgress, Observed, stands_elsewhere};
+use crate::entries::{
+    EntriesFound, EntriesOf, EntryLook, EntryPart, EntryProbe, EntryProgress, Observed, stands_elsewhere,
+};
 use crate::error::{Result, ShardError};
 use isles_kernel::names::{BucketId, Seq, ShardId};
 use isles_kernel::schema::{POSITIONS, Schema, entry_place};
@@ -149,25 +151,50 @@ pub(super) async fn clear(
 }
 
 /// Buckets that have rows with the keys that are asked for.
-pub(super) async fn buckets(conn: &Conn, entry: &Entry, probes: &[EntryProbe]) -> Result<Vec<BucketId>> {
-    let mut found = Vec::new();
-    for EntryProbe { table, bucket, range } in probes {
-        let name = table_name(table);
-        let place = entry_place(bucket.0);
-        let select = format!("SELECT DISTINCT bucket FROM {name} WHERE place = $1 AND key >= $2");
-        let rows = match &range.high {
-            Some(high) => {
-                conn.rows(&format!("{select} AND key < $3 AND rows > 0"), &[&place, &range.low, high]).await?
-            }
-            None => conn.rows(&format!("{select} AND rows > 0"), &[&place, &range.low]).await?,
-        };
-        found.extend(rows.iter().map(|row| BucketId(row.get::<_, i64>(0) as u32)));
+pub(super) async fn buckets(conn: &Conn, entry: &Entry, what: &EntryLook) -> Result<EntriesFound> {
+    // Each index, and whether its ranges have an end: two forms of one statement.
+    let mut alike: BTreeMap<(&str, bool), Vec<&EntryProbe>> = BTreeMap::new();
+    for probe in &what.probes {
+        alike.entry((&*probe.table, probe.range.high.is_some())).or_default().push(probe);
+    }
+    let mut found = EntriesFound::default();
+    for ((table, _), probes) in alike {
+        look(conn, table, &probes, what.most, &mut found).await?;
+        if found.read > what.most {
+            found.is_cut = true;
+            break;
+        }
     }
     // If the shard is the owner now, it was when it was read.
     if !entry.is_empty() {
         entry.look(conn).await?;
     }
     Ok(found)
+}
+
+/// Asks one index for all of its keys: a statement for each would be a round trip for each.
+async fn look(conn: &Conn, table: &str, probes: &[&EntryProbe], most: usize, found: &mut EntriesFound) -> Result<()> {
+    let name = table_name(table);
+    let places: Vec<i64> = probes.iter().map(|probe| entry_place(probe.bucket.0)).collect();
+    let lows: Vec<&[u8]> = probes.iter().map(|probe| probe.range.low.as_slice()).collect();
+    let highs: Vec<&[u8]> = probes.iter().filter_map(|probe| probe.range.high.as_deref()).collect();
+    let limit = found.left(most) as i64;
+    let (keys, below) = match highs.is_empty() {
+        true => ("unnest($2::bigint[], $3::bytea[]) AS u (place, low)", ""),
+        false => ("unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS u (place, low, high)", " AND key < u.high"),
+    };
+    // In order, so that they are found by their primary key: the table would be read to its end for the last few.
+    let select = format!(
+        "SELECT bucket, max(rows), count(*) FROM (SELECT e.bucket, e.rows FROM {keys}, \
+         LATERAL (SELECT bucket, rows FROM {name} WHERE place = u.place AND key >= u.low{below} ORDER BY key LIMIT $1) AS e \
+         LIMIT $1) AS found GROUP BY bucket"
+    );
+    let rows = match highs.is_empty() {
+        true => conn.rows(&select, &[&limit, &places, &lows]).await?,
+        false => conn.rows(&select, &[&limit, &places, &lows, &highs]).await?,
+    };
+    rows.iter().for_each(|row| found.note(row.get(0), row.get(1), row.get(2)));
+    Ok(())
 }
 
 /// Tells the observer what the transaction of `conn` is about to commit. `schema` is the shard's, as last seen.

@@ -71,7 +71,7 @@ pub mod wire {
 
 use crate::binding::Binding;
 use crate::discard::check_range;
-use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
+use crate::entries::{EntriesFound, EntriesOf, EntryLook, EntryPart, Observed};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence};
@@ -82,7 +82,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{BucketId, PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use pool::{Conn, Connections, Ended};
 use std::future::Future;
@@ -633,15 +633,15 @@ impl Shard for PostgresShard {
         self.inner.within_commit(OWN_LIMIT, &commit, work).await
     }
 
-    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>> {
+    async fn entry_buckets(&self, claim: Claim, look: EntryLook) -> Result<EntriesFound> {
         let work = async {
             let conn = self.inner.control.lend().await?;
             let entry = fence::Entry::new(claim, Access::Read);
-            let found = entries::buckets(&conn, &entry, &probes).await?;
+            let found = entries::buckets(&conn, &entry, &look).await?;
             conn.keep();
             Ok(found)
         };
-        self.inner.within(OWN_LIMIT, work).await
+        bounded(self.inner.env.as_ref(), &look.limits, look.limits.time.min(OWN_LIMIT), Box::pin(work)).await?
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

@@ -18,7 +18,9 @@ use super::value;
 use crate::shard::{MAX_REDO_BYTES, SchemaStep};
 use isles_kernel::change::{self, Op, RecordBuilder};
 use isles_kernel::names::SchemaVersion;
-use isles_kernel::schema::{INDEX_NAMESPACE, RESERVED_PREFIX, Schema, Table, TableKind, global_bucket};
+use isles_kernel::schema::{
+    INDEX_NAMESPACE, KeyOver, KeyPart, RESERVED_PREFIX, Schema, Table, TableKind, global_bucket,
+};
 use isles_kernel::value::{DataType, Encoder};
 use rusqlite::ffi;
 use rusqlite::types::ValueRef;
@@ -30,13 +32,41 @@ use std::sync::Arc;
 struct Captured {
     table: Table,
     hidden: c_int,
-    /// Whether global indexes follow it.
-    indexed: bool,
+    /// What of it global indexes follow.
+    indexed: Indexed,
     /// The group of a table that is sharded by its key.
     group: Option<GroupHash>,
     types: Vec<DataType>,
     /// Columns that say which row it is: hidden ones and the primary key.
     identity: Vec<c_int>,
+}
+
+/// What of a table's rows global indexes follow.
+enum Indexed {
+    Nothing,
+    /// These columns; an update that leaves them changes no entry.
+    Columns(Vec<c_int>),
+    /// Whatever an expression or a predicate may be over.
+    Rows,
+}
+
+impl Indexed {
+    fn of(table: &Table) -> Indexed {
+        let mut columns = Vec::new();
+        for key in table.global_keys() {
+            let is_plain = |part: &KeyPart| matches!(part.over, KeyOver::Column(_));
+            if key.predicate.is_some() || !key.parts.iter().all(is_plain) {
+                return Indexed::Rows;
+            }
+            for name in &key.columns {
+                let Some(at) = table.columns.iter().position(|column| column.name == *name) else {
+                    return Indexed::Rows;
+                };
+                columns.push((at + table.hidden_columns().len()) as c_int);
+            }
+        }
+        if columns.is_empty() { Indexed::Nothing } else { Indexed::Columns(columns) }
+    }
 }
 
 /// What a transaction did before it changed the schema, and that change.
@@ -147,7 +177,7 @@ fn captured(table: &Table) -> Arc<Captured> {
     Arc::new(Captured {
         table: table.clone(),
         hidden,
-        indexed: table.global_keys().next().is_some(),
+        indexed: Indexed::of(table),
         group: match &table.kind {
             TableKind::Hash { group, .. } => Some(GroupHash::of(group)),
             TableKind::Global => Some(GroupHash::of(&global_bucket().0)),
@@ -198,10 +228,11 @@ unsafe extern "C" fn on_change(
         capture.failed = Some(format!("table {} is not in the schema", String::from_utf8_lossy(name)));
         return;
     };
-    if capture.only_indexed && !table.indexed {
+    let image = Image { db, table: &table };
+    // SAFETY: we are inside the hook, on the thread that runs the statement.
+    if capture.only_indexed && !unsafe { image.concerns_indexes(op) } {
         return;
     }
-    let image = Image { db, table: &table };
     // SAFETY: we are inside the hook, on the thread that runs the statement.
     let done = unsafe {
         match op {
@@ -322,9 +353,27 @@ impl Image<'_> {
         Some(())
     }
 
+    /// Whether a change may change an entry of a global index.
+    unsafe fn concerns_indexes(&self, op: c_int) -> bool {
+        match &self.table.indexed {
+            Indexed::Nothing => false,
+            Indexed::Rows => true,
+            // SAFETY: inside the hook, as the caller promises.
+            Indexed::Columns(columns) => unsafe {
+                op != ffi::SQLITE_UPDATE || !self.leaves(&self.table.identity) || !self.leaves(columns)
+            },
+        }
+    }
+
     /// Whether an update leaves the row's unit and key.
     unsafe fn same_row(&self) -> bool {
-        self.table.identity.iter().all(|index| {
+        // SAFETY: inside the hook, as the caller promises.
+        unsafe { self.leaves(&self.table.identity) }
+    }
+
+    /// Whether an update leaves all of these columns.
+    unsafe fn leaves(&self, columns: &[c_int]) -> bool {
+        columns.iter().all(|index| {
             // SAFETY: inside the hook.
             unsafe {
                 match (self.value(*index, Side::Old), self.value(*index, Side::New)) {

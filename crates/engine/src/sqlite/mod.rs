@@ -78,7 +78,7 @@ mod value;
 mod writer;
 
 use crate::binding::Binding;
-use crate::entries::{EntriesOf, EntryPart, EntryProbe, Observed};
+use crate::entries::{EntriesFound, EntriesOf, EntryLook, EntryPart, Observed};
 use crate::env::Env;
 use crate::error::{Result, ShardError};
 use crate::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope, FenceTable};
@@ -89,7 +89,7 @@ use crate::shard::{
 };
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use isles_kernel::names::{BucketId, PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
+use isles_kernel::names::{PledgeId, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{Schema, SchemaChange};
 use queue::Queue;
 use reader::Readers;
@@ -549,8 +549,8 @@ impl Shard for SqliteShard {
         .await
     }
 
-    async fn entry_buckets(&self, claim: Claim, probes: Vec<EntryProbe>) -> Result<Vec<BucketId>> {
-        entries::buckets(&self.shared, claim, probes).await
+    async fn entry_buckets(&self, claim: Claim, look: EntryLook) -> Result<EntriesFound> {
+        entries::buckets(&self.shared, claim, look).await
     }
 
     async fn import_claiming(&self, claim: Claim, table: &str, rows: Vec<StoredRow>, mode: ImportMode) -> Result<u64> {

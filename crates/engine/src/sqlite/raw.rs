@@ -564,6 +564,19 @@ impl Db {
         self.prepare(sql, Origin::Own)
     }
 
+    /// Takes a composed text that is used again and again, for one who runs it many times now and gives it back with
+    /// [`Db::give_back`].
+    pub(super) fn take_kept(&mut self, sql: &str) -> Result<Prepared> {
+        match self.own.remove(sql) {
+            Some(prepared) => Ok(prepared),
+            None => self.prepare(sql, Origin::Own),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, sql: String, prepared: Prepared) {
+        self.own.insert(Cow::Owned(sql), prepared);
+    }
+
     /// Runs a prepared statement without a result; its parameters are `$1`, `$2`, … in the order of the text.
     pub(super) fn run_bound<'a>(
         &mut self,

@@ -2,10 +2,10 @@
 
 use crate::fixtures::World;
 use crate::given::*;
-use isles_engine::entries::{EntriesOf, EntryPart, EntryProbe, EntryProgress, MAX_ENTRIES, Still};
+use isles_engine::entries::{EntriesOf, EntryLook, EntryPart, EntryProbe, EntryProgress, MAX_ENTRIES, Still};
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::{Access, Claim, Claimed, Fence, FenceMode, FenceScope};
-use isles_engine::shard::{Begin, Request};
+use isles_engine::shard::{Begin, Limits, Request};
 use isles_kernel::index::key::Part;
 use isles_kernel::index::{EntryDelta, IndexKey, KeyRange, Source, StoredEntry};
 use isles_kernel::names::{BucketId, RoutingVersion, Seq, ShardId};
@@ -14,6 +14,7 @@ use isles_kernel::value::Value;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const TABLE: &str = "_isles_index.1";
 
@@ -83,10 +84,18 @@ fn entry(own: u32, text: &str, bucket: i64, rows: i64) -> (u32, Vec<u8>, i64, i6
     (own, key(text).0, bucket, rows)
 }
 
+fn probe(bucket: u32, range: KeyRange) -> EntryProbe {
+    EntryProbe { table: TABLE.into(), bucket: BucketId(bucket), range }
+}
+
+fn look(probes: impl IntoIterator<Item = EntryProbe>, most: usize) -> EntryLook {
+    EntryLook { probes: probes.into_iter().collect(), most, limits: Limits::default() }
+}
+
 async fn found(db: &Db, bucket: u32, range: KeyRange) -> Vec<u32> {
-    let probe = EntryProbe { table: TABLE.into(), bucket: BucketId(bucket), range };
-    let found = db.entry_buckets(claim_entries(1, &[bucket]), vec![probe]).await.unwrap();
-    let mut found: Vec<u32> = found.into_iter().map(|bucket| bucket.0).collect();
+    let found = db.entry_buckets(claim_entries(1, &[bucket]), look([probe(bucket, range)], 100)).await.unwrap();
+    assert!(!found.is_cut);
+    let mut found: Vec<u32> = found.buckets.into_iter().map(|bucket| bucket.0).collect();
     found.sort();
     found.dedup();
     found
@@ -151,11 +160,36 @@ pub(crate) async fn entries_are_found_by_key_and_range(world: World) {
     maintain(&db, vec![built(3, vec![delta("c", 7, 2), delta("c", 8, -2)])]).await.unwrap();
     assert!(stored(&db).await.0.iter().all(|(own, ..)| *own != 3), "{:?}", stored(&db).await);
     // Several at once.
-    let probes =
-        ["a", "b"].map(|text| EntryProbe { table: TABLE.into(), bucket: BucketId(1), range: key(text).within() });
-    let mut both = db.entry_buckets(claim_entries(1, &[1]), probes.to_vec()).await.unwrap();
+    let probes = ["a", "b"].map(|text| probe(1, key(text).within()));
+    let mut both = db.entry_buckets(claim_entries(1, &[1]), look(probes, 100)).await.unwrap().buckets;
     both.sort();
     assert_eq!(both, [3, 4, 7].map(BucketId));
+}
+
+/// I-45: a look reads so many entries and no more, says whether there are others, and keeps to its time.
+pub(crate) async fn a_look_reads_no_more_entries_than_it_may(world: World) {
+    let db = indexed(&world).await;
+    let deltas = |from: u32| (from..from + 500).map(|n| delta(&format!("k{n}"), n, 1)).collect();
+    maintain(&db, vec![built(1, deltas(1_000)), built(2, deltas(2_000))]).await.unwrap();
+    let claim = || claim_entries(1, &[1, 2]);
+    let everything = || IndexKey(Vec::new()).between(Bound::Unbounded, Bound::Unbounded).unwrap();
+    for range in [everything(), IndexKey(Vec::new()).starting("k")] {
+        let both = || [probe(1, range.clone()), probe(2, range.clone())];
+        for (most, read, is_cut) in [(10, 11, true), (499, 500, true), (999, 1_000, true), (1_000, 1_000, false)] {
+            let said = db.entry_buckets(claim(), look(both(), most)).await.unwrap();
+            assert_eq!((said.read, said.buckets.len(), said.is_cut), (read, read, is_cut), "{most}");
+        }
+    }
+    let keys = (1_000..1_300).map(|n| probe(1, key(&format!("k{n}")).within()));
+    let said = db.entry_buckets(claim(), look(keys, 1_000)).await.unwrap();
+    assert_eq!((said.read, said.is_cut), (300, false));
+    let limits = Limits { time: Duration::ZERO, ..Limits::default() };
+    let late = db.entry_buckets(claim(), EntryLook { limits, ..look([probe(1, everything())], 10) }).await;
+    assert_eq!(late, Err(ShardError::TimedOut));
+    let limits = Limits::default();
+    limits.cancel.cancel();
+    let cancelled = db.entry_buckets(claim(), EntryLook { limits, ..look([probe(1, everything())], 10) }).await;
+    assert_eq!(cancelled, Err(ShardError::Cancelled));
 }
 
 /// I-7, I-28: entry buckets are fenced like any others.
@@ -165,13 +199,13 @@ pub(crate) async fn entries_are_fenced(world: World) {
     let before = stored(&db).await;
     db.set_fences(vec![fence(2, FenceMode::Closed)], FENCE_TIME).await.unwrap();
     for version in [1, 2, 9] {
-        let probe = EntryProbe { table: TABLE.into(), bucket: BucketId(1), range: key("a").within() };
+        let look = look([probe(1, key("a").within())], 10);
         let claim = || claim_entries(version, &[1]);
         let refused = [
             db.maintain(claim(), vec![part(1, 5, 9, vec![delta("a", 3, 1)])]).await,
             db.maintain(claim(), vec![built(1, vec![delta("a", 3, 1)])]).await,
             db.clear_entries(claim(), TABLE, EntriesOf::Index, 10).await.map(drop),
-            db.entry_buckets(claim(), vec![probe]).await.map(drop),
+            db.entry_buckets(claim(), look).await.map(drop),
         ];
         assert!(refused.iter().all(|one| matches!(one, Err(ShardError::Moved { .. }))), "{version}: {refused:?}");
     }

@@ -268,6 +268,7 @@ on_both_engines! {
         a_part_that_is_repeated_counts_once,
         a_part_from_elsewhere_is_refused_with_its_batch,
         entries_are_found_by_key_and_range,
+        a_look_reads_no_more_entries_than_it_may,
         entries_are_fenced,
         entries_are_cleared_by_source,
         batches_of_entries_are_bounded,

@@ -28,7 +28,7 @@ use crate::names::StreamId;
 
 pub use entry::{Deltas, EntryDelta, Source, StoredEntry};
 pub use key::{IndexKey, KeyRange};
-pub use pending::{LogNumber, Pending};
+pub use pending::{LogNumber, Noted, Pending, Room};
 
 /// Before the names of all readers of change logs that want only tables with global indexes.
 const STREAM: &str = "index";

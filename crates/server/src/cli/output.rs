@@ -82,6 +82,15 @@ impl Failure {
         Failure { hint: Some(hint.into()), ..self }
     }
 
+    /// Says before its reason what could not be done.
+    pub(crate) fn within(self, what: &str) -> Failure {
+        Failure { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        self.code == code
+    }
+
     /// Whether the server was away.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.code == "unreachable" || self.code.starts_with("57P")

@@ -38,6 +38,12 @@ struct OfIndexState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfIndexShard {
+    index: String,
+    shard: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfOutcome {
     outcome: &'static str,
 }
@@ -89,6 +95,7 @@ impl Collector for Indexes {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let (infos, work) = (self.seen().infos.clone(), self.backend.database().index_work());
         states(&mut encoder, &infos)?;
+        entries(&mut encoder, &infos)?;
         lag(&mut encoder, &infos, &work)?;
         counters(&mut encoder, &work)?;
         pages(&mut encoder, &work)?;
@@ -122,8 +129,29 @@ fn states(encoder: &mut DescriptorEncoder<'_>, infos: &[IndexInfo]) -> Result<()
     Ok(())
 }
 
+/// How many entries there are, and how far they have come.
+fn entries(encoder: &mut DescriptorEncoder<'_>, infos: &[IndexInfo]) -> Result<(), std::fmt::Error> {
+    let help = "Entries of an index when it was last compared with the rows";
+    let mut entries = encoder.encode_descriptor("index_entries", help, None, MetricType::Gauge)?;
+    for info in infos.iter().take(INDEXES_MAX) {
+        if let Some(count) = info.entries_then {
+            let labels = OfIndex { index: info.name.clone() };
+            ConstGauge::new(number(count)).encode(entries.encode_family(&labels)?)?;
+        }
+    }
+    let help = "How far the entries of an index have come with a shard's log";
+    let mut applied = encoder.encode_descriptor("index_applied", help, None, MetricType::Gauge)?;
+    for info in infos.iter().take(INDEXES_MAX) {
+        for (shard, seq) in &info.applied {
+            let labels = OfIndexShard { index: info.name.clone(), shard: shard.to_string() };
+            ConstGauge::new(number(seq.0)).encode(applied.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
 fn lag(encoder: &mut DescriptorEncoder<'_>, infos: &[IndexInfo], work: &IndexWork) -> Result<(), std::fmt::Error> {
-    // All indexes follow the same logs.
+    // One may be further behind than others, as when it has been built.
     let most = |of: fn(&IndexInfo) -> u64| infos.iter().map(of).max().unwrap_or(0);
     for (name, help, value) in [
         ("index_lag", "Changes that are in the logs and not in the entries, at most", most(|info| info.lag)),
@@ -141,6 +169,9 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, work: &IndexWork) -> Result<(),
     for (name, help, value) in [
         ("index_lookups", "Statements that were led by a global index", work.lookups),
         ("index_fallbacks", "Statements that asked all shards since an index could not lead them then", work.fallbacks),
+        ("index_entries_read", "Entries that looks have read", work.read),
+        ("index_delays", "Writes that waited since entries were too far behind", work.delays),
+        ("index_delay_ms", "Milliseconds that writes have waited for entries", work.delayed_ms),
         ("index_changes", "Changes that were brought to the entries", work.changes),
         ("index_pages", "Pages of change logs that were applied", work.pages),
         ("index_entries_changed", "Entries that were changed", work.entries),

@@ -16,6 +16,9 @@ const LINE: Duration = Duration::from_secs(1);
 /// A server that is away may be restarting: the build goes on when it is back.
 const AWAY: Duration = Duration::from_secs(60);
 
+/// What programs are told of an index that cannot be built.
+pub(super) const FAILED: &str = "failed";
+
 pub(super) async fn follow(
     server: Server,
     arguments: &ServerArguments,
@@ -56,7 +59,7 @@ async fn watch(
             ("failed", _) => {
                 let why = index.error().unwrap_or("for an unknown reason");
                 let hint = format!("isles index rebuild {name} tries again, isles index drop {name} gives it up");
-                return Err(Failure::check(format!("index {name} cannot be built: {why}")).code("failed").hint(hint));
+                return Err(Failure::check(format!("index {name} cannot be built: {why}")).code(FAILED).hint(hint));
             }
             _ => tokio::time::sleep(LOOK).await,
         }

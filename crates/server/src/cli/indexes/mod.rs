@@ -12,7 +12,7 @@ use super::client::ServerArguments;
 use super::output::{Failure, Format, FormatArgument, Outcome, block_on, say, say_json};
 use super::sql::show::table;
 use super::tenants::server::{Server, identifier};
-use follow::follow;
+use follow::{FAILED, follow};
 use serde_json::json;
 use show::{Index, TEXTS, find, indexes};
 use std::io::{BufRead, IsTerminal, Write};
@@ -164,6 +164,8 @@ fn columns(given: &str) -> Result<String, Failure> {
 async fn create(arguments: &CreateArguments) -> Result<Outcome, Failure> {
     let columns = columns(&arguments.columns)?;
     let server = Server::connect(&arguments.server).await?;
+    // Otherwise the statement itself would wait, and nobody could be told how far the build is.
+    server.run("SET isles.wait_for_indexes = off").await?;
     let unique = if arguments.unique { "UNIQUE " } else { "" };
     let condition = arguments.condition.as_ref().map_or(String::new(), |text| format!(" WHERE {text}"));
     let (name, on) = (identifier(&arguments.name), relation(&arguments.on));
@@ -171,7 +173,18 @@ async fn create(arguments: &CreateArguments) -> Result<Outcome, Failure> {
     // An index is in the schema of its table.
     let schema = arguments.on.rsplit_once('.').map(|(schema, _)| schema).filter(|schema| *schema != "public");
     let shown = schema.map_or(arguments.name.clone(), |schema| format!("{schema}.{}", arguments.name));
-    built(server, &arguments.server, &shown, arguments.no_wait, arguments.format.format()).await
+    let made = built(server, &arguments.server, &shown, arguments.no_wait, arguments.format.format()).await;
+    match made {
+        Err(failure) if arguments.unique && failure.has_code(FAILED) => {
+            // It could not lead anybody, and every insert would ask all shards for its keys.
+            let sql = format!("DROP INDEX {}", relation(&shown));
+            Server::connect(&arguments.server).await?.run(&sql).await?;
+            let failure =
+                failure.within(&format!("could not create unique index \"{}\"", arguments.name)).code("23505");
+            Err(failure.hint("the index is dropped again: mend the rows, then make it anew"))
+        }
+        made => made,
+    }
 }
 
 /// Waits for an index unless that is not wanted, and tells what it is then.

@@ -5,7 +5,7 @@ use super::super::tenants::server::Server;
 use serde_json::Value;
 
 /// Columns of `SHOW INDEXES` that hold texts.
-pub(super) const TEXTS: [&str; 6] = ["index", "table", "state", "waits_for", "error", "verified_at"];
+pub(super) const TEXTS: [&str; 7] = ["index", "table", "state", "waits_for", "error", "verified_at", "applied"];
 
 /// A row of `SHOW INDEXES`.
 pub(super) struct Index {
@@ -90,10 +90,11 @@ impl Index {
             ),
             ("lookups", number("lookups")),
         ];
-        let verified = self
-            .text("verified_at")
-            .map_or("never".to_owned(), |at| format!("{at}, {} differences", number("differences")));
+        let verified = self.text("verified_at").map_or("never".to_owned(), |at| {
+            format!("{at}, {} entries, {} differences", number("entries"), number("differences"))
+        });
         lines.push(("verified", verified));
+        lines.extend(self.text("applied").filter(|text| !text.is_empty()).map(|text| ("applied", text.to_owned())));
         lines.extend(self.error().map(|error| ("error", error.to_owned())));
         let lines: Vec<String> = lines.iter().map(|(name, value)| format!("{name:<9} {value}")).collect();
         lines.join("\n")

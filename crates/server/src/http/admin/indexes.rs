@@ -10,7 +10,7 @@ use isles_cluster::session::Login;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Entries of a page, if not said.
 const ENTRIES: usize = 100;
@@ -47,6 +47,8 @@ fn shown(info: &IndexInfo) -> Value {
         "lookups": info.lookups,
         "verified_at": info.verified_at,
         "differences": info.differences,
+        "entries": info.entries_then,
+        "applied": info.applied.iter().map(|(shard, seq)| (shard.to_string(), json!(seq.0))).collect::<Map<_, _>>(),
         "error": info.error,
     })
 }

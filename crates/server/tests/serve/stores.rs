@@ -21,6 +21,30 @@ fn post_with(server: &Server, path: &str, headers: &str, body: &Value) -> (u16, 
     (status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned())))
 }
 
+/// Each series has buckets that rise to the count, which is that of `+Inf`, and a sum.
+fn is_a_histogram(metrics: &str, name: &str) {
+    assert!(metrics.contains(&format!("# TYPE {name} histogram")), "{metrics}");
+    let of = |part: &str| -> Vec<(String, f64)> {
+        let start = format!("{name}_{part}{{");
+        let lines = metrics.lines().filter_map(|line| line.strip_prefix(&start));
+        lines
+            .map(|line| line.rsplit_once("} ").map(|(to, count)| (to.to_owned(), count.parse().unwrap())).unwrap())
+            .collect()
+    };
+    let (counts, sums, buckets) = (of("count"), of("sum"), of("bucket"));
+    assert!(!counts.is_empty() && counts.len() == sums.len());
+    for (labels, count) in counts {
+        assert!(labels.contains("do_type=") && labels.contains("region=") && labels.contains("shard="), "{labels}");
+        let own: Vec<&(String, f64)> = buckets
+            .iter()
+            .filter(|(to, _)| to.starts_with("le=") && to.ends_with(&labels) || to.starts_with(&labels))
+            .collect();
+        assert!(own.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{own:?}");
+        let last = own.last().unwrap_or_else(|| panic!("{labels} has no buckets in {metrics}"));
+        assert!(last.0.contains("le=\"+Inf\"") && last.1 == count, "{last:?} {count}");
+    }
+}
+
 #[test]
 fn records_are_stored_taken_and_kept_apart() {
     let server = Server::start(&["--shards", "2"]);
@@ -42,8 +66,9 @@ fn records_are_stored_taken_and_kept_apart() {
     assert_eq!(ask("fly", Some("acme"), json!({})).0, 400);
     assert_eq!(ask("get", Some("acme"), json!({ "id": id, "more": 1 })).0, 400);
     let metrics = server.get("/metrics");
-    assert!(metrics.contains("do_shard_distribution{do_type=\"session\",quantile=\"0.99\"}"), "{metrics}");
-    assert!(metrics.contains("do_request_duration_count_total{do_type=\"session\""), "{metrics}");
+    let spread = "do_shard_distribution{do_type=\"session\",group=\"default\",quantile=\"0.99\"}";
+    assert!(metrics.contains(spread), "{metrics}");
+    is_a_histogram(&metrics, "do_request_duration");
     assert!(server.get("/stores").starts_with("HTTP/1.1 401"));
 }
 
@@ -69,9 +94,17 @@ fn a_request_says_where_it_comes_from() {
         &json!({ "sql": "SELECT isles.put('session', '1')" }),
     );
     assert!(status == 200 && answer["results"][0]["rows"][0][0]["id"].as_str().unwrap().contains(":weur:"), "{answer}");
-    // Regions that nobody has, and those that this tenant has not.
-    assert_eq!(put("mars", json!({ "value": 1 })), (400, None));
-    assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
+    // Who is where this tenant has nothing is served all the same, unless the record must be there.
+    for region in ["mars", "oc"] {
+        let (status, minted) = put(region, json!({ "value": 1 }));
+        assert!(status == 200 && ["apac", "enam", "weur"].contains(&minted.unwrap().as_str()), "{region}");
+        assert_eq!(put(region, json!({ "value": 1, "region": region })), (400, None));
+    }
+    let metrics = server.get("/metrics");
+    for (region, count) in [("oc", 1), ("other", 1)] {
+        let line = format!("isles_store_region_unserved_total{{do_type=\"session\",region=\"{region}\"}} {count}");
+        assert!(metrics.contains(&line), "{line} is missing in {metrics}");
+    }
 }
 
 /// Whoever comes to a full store shall come later, and is told when.

@@ -63,7 +63,11 @@ pub(crate) async fn a_region_is_led_to_when_it_has_a_shard(world: World) {
     assert_eq!(owners(&world, "oc"), BTreeSet::from(["s3".to_owned()]));
     let put = world.desk().near(Some(region("oc"))).put(&acme(), "session", Put::of("1")).await.unwrap();
     assert!(put.id().unwrap().starts_with("g2:oc:"), "{put:?}");
-    // Nothing new is made where the tenant has left.
-    let left = world.desk().near(Some(region("weur"))).put(&acme(), "session", Put::of("1")).await.unwrap_err();
+    // Nothing new is made where the tenant has left: who is there is served elsewhere.
+    let away = world.desk().near(Some(region("weur"))).put(&acme(), "session", Put::of("1")).await.unwrap();
+    assert!(!away.id().unwrap().contains(":weur:"), "{away:?}");
+    let mut left = Put::of("1");
+    left.region = Some(region("weur"));
+    let left = world.desk().put(&acme(), "session", left).await.unwrap_err();
     assert_eq!((left.sqlstate, left.hint.as_deref()), ("22023", Some("it has apac, enam, oc")));
 }

@@ -221,3 +221,102 @@ fn stores_are_declared_in_the_configuration() {
         assert!(said.contains(wanted), "{wanted} is missing in {said}");
     }
 }
+
+/// Reads of a previous generation are counted, by the generations that are asked and found.
+#[test]
+fn reads_of_a_previous_generation_are_counted() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let put = post(&server, "/stores/session/put", Some("acme"), &json!({ "value": 1 })).1;
+    let (status, moved) = post_with(&server, "/admin/sharding/migrate?tenant=acme", "If-Match: \"0\"\r\n", &json!({}));
+    assert_eq!(status, 200, "{moved}");
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/stores/session/get", Some("acme"), &json!({ "id": put["id"] })).0, 200);
+    }
+    let metrics = server.get("/metrics");
+    let line = "do_generation_fallback_total{do_type=\"session\",from_gen=\"2\",to_gen=\"1\"} 2";
+    assert!(metrics.contains(line), "{metrics}");
+    let (status, gone) = post(&server, "/stores/nothing/get", Some("acme"), &json!({ "id": "x" }));
+    assert_eq!((status, gone["error"]["code"].as_str()), (404, Some("42704")), "{gone}");
+}
+
+/// B21: a proof that came by HTTP does not pass by SQL, and the other way round.
+#[test]
+fn b21_a_proof_is_one_proof_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let by_http = |jti: &str| {
+        let body = json!({ "jkt": "thumb", "jti": jti, "lifetime": 60_000 });
+        post(&server, "/stores/dpop/pass_proof", Some("acme"), &body)
+    };
+    let by_sql = |jti: &str| {
+        let sql = format!("SELECT isles.pass_proof('dpop', 'thumb', '{jti}', '1 minute')");
+        let answer = post(&server, "/sql", Some("acme"), &json!({ "sql": sql })).1;
+        answer["results"][0]["rows"][0][0]["outcome"].as_str().map(str::to_owned)
+    };
+    assert_eq!(by_http("http first").0, 200);
+    assert_eq!(by_sql("http first").as_deref(), Some("replayed"));
+    assert_eq!(by_sql("sql first").as_deref(), Some("ok"));
+    assert_eq!(by_http("sql first"), (409, json!({ "outcome": "replayed" })));
+}
+
+/// Changes of permissions are published and followed without a line of Rust, and an extension says what became of it.
+#[test]
+fn changes_are_published_and_followed_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let ask = |operation: &str, body: Value| post(&server, &format!("/stores/{operation}"), Some("acme"), &body);
+    for number in 1..=2 {
+        let (status, said) = ask("permission/publish_change", json!({ "change": { "user": "ann", "n": number } }));
+        assert_eq!((status, said["number"].as_u64()), (200, Some(number)), "{said}");
+    }
+    let (status, after) = ask("permission/changes_after", json!({ "number": 1 }));
+    let wanted = json!([{ "number": 2, "change": { "user": "ann", "n": 2 } }]);
+    assert_eq!((status, &after["changes"]), (200, &wanted), "{after}");
+    assert_eq!(ask("permission/changes_after", json!({ "number": 9 })).0, 410);
+    let code = ask("challenge/put", json!({ "value": 1, "key": "ann/1" })).1;
+    let extended = ask("challenge/extend", json!({ "id": code["id"], "ttl": 3_600_000 })).1;
+    assert_eq!((&extended["capped"], &extended["capAt"]), (&json!(true), &extended["expiresAt"]), "{extended}");
+    let session = ask("session/put", json!({ "value": 1 })).1;
+    assert_eq!(ask("session/extend", json!({ "id": session["id"] })).1["capped"], false);
+}
+
+/// docs/alerts.yml is as Prometheus reads it: rules have no other fields than these, and ask for metrics that there are.
+#[test]
+fn the_alert_rules_are_as_prometheus_reads_them() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/alerts.yml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    assert_eq!(lines.next(), Some("groups:"));
+    let (mut rules, mut within): (Vec<Vec<String>>, String) = (Vec::new(), String::new());
+    for line in lines {
+        let depth = line.len() - line.trim_start().len();
+        let (field, value) = line.trim_start().split_once(':').unwrap_or_else(|| panic!("{line}"));
+        match (depth, field) {
+            (2, "- name") | (4, "rules") => {}
+            (6, "- alert") => rules.push(vec!["alert".into()]),
+            (8, "expr" | "for" | "labels" | "annotations") => {
+                within = field.into();
+                assert_eq!(value.trim().is_empty(), matches!(field, "labels" | "annotations"), "{line}");
+                rules.last_mut().unwrap().push(format!("{field}:{value}"));
+            }
+            (10, _) if within == "labels" || within == "annotations" => assert!(!value.trim().is_empty(), "{line}"),
+            _ => panic!("Prometheus has no such field: {line}"),
+        }
+    }
+    let server = Server::start(&[]);
+    let metrics = server.get("/metrics");
+    for rule in &rules {
+        let expr = rule.iter().find_map(|field| field.strip_prefix("expr:")).unwrap_or_else(|| panic!("{rule:?}"));
+        let names = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> = names.filter(|name| name.starts_with("do_") || name.starts_with("isles_")).collect();
+        assert!(!names.is_empty(), "{expr}");
+        for name in names {
+            assert!(metrics.contains(name), "{expr} asks for {name}, which is not there");
+        }
+    }
+    assert!(rules.len() >= 2 && text.contains("ShardConfigInvalid") && text.contains("ShardHotspot"));
+}

@@ -107,6 +107,7 @@ impl Stores {
             return Err(SqlError::new("42710", why));
         }
         self.check_place(&spec)?;
+        self.database().placements().settle_regions().await?;
         // Of every region that a tenant's placement leads to: no client need be the first to meet one.
         let regions = self.database().placements().regions_led_to();
         self.ensure_regions(std::slice::from_ref(&spec), &regions).await?;
@@ -166,6 +167,9 @@ impl Stores {
 
     /// The tables of these stores in each of these regions.
     pub(super) async fn ensure_regions(&self, specs: &[Arc<StoreSpec>], regions: &BTreeSet<RegionName>) -> Result<()> {
+        let served = self.database().placements().regions();
+        // One without a shard, which a previous generation or a configuration of before leads to, has no place for tables.
+        let has_place = |region: &&RegionName| served.is_empty() || served.contains(*region);
         if specs.iter().any(|spec| spec.is_singleton()) {
             self.ensure_table(tables::GLOBAL, false).await?;
         }
@@ -173,7 +177,7 @@ impl Stores {
             if !specs.iter().any(|spec| !spec.is_singleton() && spec.has_alias == has_alias) {
                 continue;
             }
-            for region in regions {
+            for region in regions.iter().filter(has_place) {
                 self.ensure_table(region.as_str(), has_alias).await?;
             }
         }

@@ -20,8 +20,8 @@ use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
 use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{
-    ConfigErrors, Entries, ErrorCode, Field, FieldError, Groups, KeptType, Optional, Placement, PlacementConfig,
-    PreviousConfig, RegionShares, Timestamp, TypeConfig, check_kept, validate_change,
+    ConfigErrors, Entries, ErrorCode, Field, FieldError, Groups, KNOWN_REGIONS, KeptType, Optional, Placement,
+    PlacementConfig, PreviousConfig, RegionShares, Timestamp, TypeConfig, check_kept, validate_change,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -154,6 +154,37 @@ impl Placements {
         let kept = self.kept().await?;
         let new = self.counted(change.tenant, self.migrated(&base, migration, &kept))?;
         self.commit(change, Action::Migrate, base, (new, &kept)).await
+    }
+
+    /// Where shards have regions and nobody has configured anything, the built-in defaults would lead to regions without a
+    /// shard. Then those who have no record get one: the defaults, over the regions that there are. It is a record and no
+    /// other default, since regions come and go, and what is written must be found.
+    pub async fn settle_regions(&self) -> Result<(), SqlError> {
+        let served = self.regions();
+        let known: Vec<&str> =
+            KNOWN_REGIONS.into_iter().filter(|known| served.iter().any(|one| one.as_str() == *known)).collect();
+        let is_served = self.regions_are_served(&Placement::defaults()).is_ok();
+        if known.is_empty() || is_served || self.known.load().has(DEFAULT_TENANT) {
+            return Ok(());
+        }
+        let reason = Some("shards are in other regions than the built-in defaults lead to");
+        let change = Change { tenant: DEFAULT_TENANT, by: "isles", if_match: ETag::NONE, reason };
+        let shares = equal_shares(&known);
+        let config = PlacementConfig { base_regions: shares.clone(), ..PlacementConfig::fallback() };
+        let text = serde_json::to_string(&config)
+            .map_err(|error| SqlError::new("XX000", format!("the configuration has no JSON form: {error}")))?;
+        let put = match self.put(&change, &text).await {
+            // Somebody has written by the defaults before shards had regions: what is there is still read.
+            Err(ChangeError::Invalid(_)) => {
+                self.migrate(&change, Migration { base_regions: shares, ..Migration::default() }).await
+            }
+            put => put,
+        };
+        match put {
+            // Another process has been faster.
+            Ok(_) | Err(ChangeError::Stale { .. }) => Ok(()),
+            Err(error) => Err(error.for_people()),
+        }
     }
 
     /// Forgets a generation that nobody needs any more.
@@ -455,6 +486,14 @@ impl Placements {
         let kept = new.previous().iter().find(|map| map.generation() == was);
         kept.and_then(|map| map.valid_until()).filter(|until| *until < needed).map(short).into_iter().collect()
     }
+}
+
+/// As equal as whole percentages can be.
+fn equal_shares(regions: &[&str]) -> Optional<RegionShares> {
+    let count = i64::try_from(regions.len()).unwrap_or(1);
+    let share = |at: usize| 100 / count + i64::from((at as i64) < 100 % count);
+    let shares = regions.iter().enumerate().map(|(at, region)| ((*region).to_owned(), share(at).into()));
+    Some(Entries(shares.collect()).into())
 }
 
 fn after(now: Timestamp, lasts: Duration) -> Timestamp {

@@ -69,7 +69,10 @@ impl Collector for Stores {
         fallbacks(&mut encoder, &stores.fallbacks())?;
         refusals(&mut encoder, &stores.refusals())?;
         unserved(&mut encoder, &stores.unserved())?;
-        sweeps(&mut encoder, stores.sweeps())
+        sweeps(&mut encoder, stores.sweeps())?;
+        let help = "Regions whose records may be on any shard, since their tables are older than the regions of shards";
+        let unbound = encoder.encode_descriptor("isles_store_unbound_regions", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(stores.unbound().len()).unwrap_or(i64::MAX)).encode(unbound)
     }
 }
 

@@ -72,7 +72,7 @@ impl Client {
             if let Err(error) = self.flow(flow).await {
                 let mut told = self.told.lock().unwrap();
                 match told.is_fault_free {
-                    true => drop(told.broken.get_or_insert(error)),
+                    true => told.broken = told.broken.take().or(Some(error)),
                     false => told.unknown += 1,
                 }
             }

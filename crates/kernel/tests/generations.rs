@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use isles_kernel::id::{Generation, ResourceId, TypePrefix, UniquePart};
-use isles_kernel::names::{BucketId, RegionName};
-use isles_kernel::placement::{Colocation, Located, Placement, Timestamp, TypeName, validate_change};
+use isles_kernel::names::{BucketId, GroupName, RegionName};
+use isles_kernel::placement::{
+    Colocation, KeptType, KeySchema, Located, Placement, Timestamp, TypeName, check_kept, validate_change,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -88,6 +90,120 @@ fn chain(shapes: &[Shape]) -> Placement {
     Placement::from_json(&config.to_string()).unwrap_or_else(|errors| panic!("{config}: {errors}"))
 }
 
+/// Types that go to a group together: those that must, and those that are keyed by the same values.
+const UNITS: [&[&str]; 7] = [
+    &["authcode", "refresh"],
+    &["par", "device", "ciba", "dpop"],
+    &["revocation"],
+    &["session"],
+    &["challenge"],
+    &["credoffer"],
+    &["vprequest"],
+];
+
+/// Any partition of the types into groups.
+#[derive(Debug, Clone)]
+struct Partition {
+    /// The group of each unit.
+    groups: [usize; 7],
+    counts: [u32; 6],
+    salts: [Option<u8>; 6],
+    /// Whether the members of a group have counts of their own, so that none has the group's.
+    own: [bool; 5],
+    /// Whether there is a group for what no other names.
+    has_default: bool,
+}
+
+fn partition() -> impl Strategy<Value = Partition> {
+    let groups = proptest::array::uniform7(0usize..5);
+    let salts = proptest::array::uniform6(proptest::option::weighted(0.3, any::<u8>()));
+    let own = proptest::array::uniform5(any::<bool>());
+    (groups, proptest::array::uniform6(7u32..60), salts, own, any::<bool>())
+        .prop_map(|(groups, counts, salts, own, has_default)| Partition { groups, counts, salts, own, has_default })
+}
+
+/// One of the ways in which people change a configuration in place.
+#[derive(Debug, Clone)]
+enum Edit {
+    Nothing,
+    Count(usize, u32),
+    Salt(usize, Option<u8>),
+    Unit(usize, usize),
+    Default,
+    Own(usize),
+    All(Partition),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    prop_oneof![
+        Just(Edit::Nothing),
+        (0usize..6, 7u32..60).prop_map(|(group, count)| Edit::Count(group, count)),
+        (0usize..6, proptest::option::of(any::<u8>())).prop_map(|(group, salt)| Edit::Salt(group, salt)),
+        (0usize..7, 0usize..5).prop_map(|(unit, group)| Edit::Unit(unit, group)),
+        Just(Edit::Default),
+        (0usize..5).prop_map(Edit::Own),
+        partition().prop_map(Edit::All),
+    ]
+}
+
+impl Partition {
+    fn edited(mut self, edit: &Edit) -> Partition {
+        match edit.clone() {
+            Edit::Nothing => {}
+            Edit::Count(group, count) => self.counts[group] = count,
+            Edit::Salt(group, salt) => self.salts[group] = salt,
+            Edit::Unit(unit, group) => self.groups[unit] = group,
+            Edit::Default => self.has_default = !self.has_default,
+            Edit::Own(group) => self.own[group] = !self.own[group],
+            Edit::All(other) => return other,
+        }
+        self
+    }
+
+    fn groups(&self) -> Value {
+        let mut groups = serde_json::Map::new();
+        for number in 0..5 {
+            let units = || UNITS.iter().zip(self.groups).filter(|(_, group)| *group == number).map(|(unit, _)| *unit);
+            let members: Vec<&str> = units().flatten().copied().collect();
+            if members.is_empty() {
+                continue;
+            }
+            let mut group = json!({ "totalShards": self.counts[number], "members": members });
+            let may_differ = members.iter().filter(|name| !UNITS[0].contains(name));
+            if self.own[number] {
+                group["overrides"] = may_differ.map(|name| ((*name).to_owned(), json!(61))).collect();
+            }
+            if let Some(salt) = self.salts[number] {
+                group["salt"] = json!(format!("s{salt}"));
+            }
+            groups.insert(format!("group{number}"), group);
+        }
+        if self.has_default {
+            groups.insert("default".into(), json!({ "totalShards": self.counts[5], "members": [] }));
+        }
+        groups.into()
+    }
+
+    fn placement(&self) -> Placement {
+        let config = json!({
+            "version": 2, "currentGeneration": 1, "baseRegions": { "apac": 20, "enam": 40, "weur": 40 },
+            "groups": self.groups(),
+        });
+        Placement::from_json(&config.to_string()).unwrap_or_else(|errors| panic!("{config}: {errors}"))
+    }
+}
+
+/// Types that no configuration lists: one in each group that there may be, and in one that there never is.
+fn kept() -> Vec<KeptType> {
+    let names = (0..5).map(|number| format!("group{number}")).chain(["default".into(), "nowhere".into()]);
+    let of = |(number, group): (usize, String)| KeptType {
+        name: TypeName::new(&format!("kept{number}")).unwrap(),
+        group: GroupName::new(group).unwrap(),
+        key: KeySchema::new(&format!("key{number}")).unwrap(),
+    };
+    names.enumerate().map(of).collect()
+}
+
 const UNTIL: &str = "2030-01-01T00:00:00Z";
 
 fn now() -> Timestamp {
@@ -129,7 +245,7 @@ proptest! {
         for n in 1..=shapes.len() {
             let placement = chain(&shapes[..n]);
             if let Some(before) = &before {
-                let step = validate_change(before, &placement, now());
+                let step = validate_change(before, &placement, &[], now());
                 prop_assert!(step.is_ok(), "{:?}", step);
             }
             for (name, id, at) in &stored {
@@ -181,6 +297,36 @@ proptest! {
     fn a_changed_shape_needs_a_new_generation(one in shape(), other in shape()) {
         let (old, new) = (chain(std::slice::from_ref(&one)), chain(std::slice::from_ref(&other)));
         let same = old.current().groups() == new.current().groups();
-        prop_assert_eq!(validate_change(&old, &new, now()).is_ok(), same);
+        prop_assert_eq!(validate_change(&old, &new, &[], now()).is_ok(), same);
+    }
+
+    /// Whatever the groups are: a configuration that may take the place of another leads no key elsewhere, of no type
+    /// that is listed and of none that is kept; and one that leads no key elsewhere may, if all that is kept has a place.
+    #[test]
+    fn what_may_change_in_place_leads_no_key_elsewhere(before in partition(), edit in edit(), keys in proptest::collection::vec("[a-z0-9:]{1,12}", 40)) {
+        let (old, new) = (before.placement(), before.clone().edited(&edit).placement());
+        let at = |placement: &Placement, kept: &KeptType, key: &str| {
+            let group = placement.current().group_for(&kept.name, &kept.group)?;
+            let bucket = group.bucket_of(key);
+            Some((group.space().clone(), bucket, group.region_of(bucket).cloned()))
+        };
+        let listed = old.registry().types().map(|spec| KeptType {
+            name: spec.name.clone(),
+            group: GroupName::new("nowhere").unwrap(),
+            key: spec.key.clone(),
+        });
+        let all: Vec<KeptType> = listed.chain(kept()).collect();
+        let stays = |one: &KeptType| {
+            let there = at(&old, one, "x").is_some();
+            !there || keys.iter().all(|key| at(&old, one, key) == at(&new, one, key))
+        };
+        let placed: Vec<KeptType> = kept().into_iter().filter(|one| at(&old, one, "x").is_some()).collect();
+        match validate_change(&old, &new, &placed, now()) {
+            Ok(()) => {
+                prop_assert!(all.iter().all(stays), "{:?}", edit);
+                prop_assert!(check_kept(&new, &placed).is_ok() || check_kept(&old, &placed).is_err());
+            }
+            Err(errors) => prop_assert!(!matches!(edit, Edit::Nothing), "{}", errors),
+        }
     }
 }

@@ -4,10 +4,10 @@
 
 use isles_kernel::hash::BucketCount;
 use isles_kernel::id::{Generation, ResourceId, UniquePart};
-use isles_kernel::names::{BucketId, RegionName};
+use isles_kernel::names::{BucketId, GroupName, RegionName};
 use isles_kernel::placement::{
-    ConfigErrors, IdCheckError, KNOWN_REGIONS, LocateError, Placement, PlacementConfig, RegionShare, Timestamp,
-    TypeName, apportion, validate_change,
+    ConfigErrors, IdCheckError, KNOWN_REGIONS, KeptType, KeySchema, LocateError, Placement, PlacementConfig,
+    RegionShare, Timestamp, TypeName, apportion, check_kept, impact, validate_change,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ fn messages(config: &Value) -> Vec<String> {
 }
 
 fn changes(old: &Value, new: &Value) -> Vec<String> {
-    listed(validate_change(&placement(old), &placement(new), at("2026-01-01T00:00:00Z")))
+    listed(validate_change(&placement(old), &placement(new), &[], at("2026-01-01T00:00:00Z")))
 }
 
 fn at(instant: &str) -> Timestamp {
@@ -202,7 +202,7 @@ fn key_order_does_not_change_placement() {
     let shuffled = r#"{"groups":{"default":{"members":[],"totalShards":20}},"baseRegions":{"weur":40,"apac":20,"enam":40},"currentGeneration":1,"version":2}"#;
     let shuffled = Placement::from_json(shuffled).unwrap();
     assert_eq!(shuffled.current(), Placement::defaults().current());
-    assert_eq!(validate_change(&Placement::defaults(), &shuffled, at("2026-01-01T00:00:00Z")), Ok(()));
+    assert_eq!(validate_change(&Placement::defaults(), &shuffled, &[], at("2026-01-01T00:00:00Z")), Ok(()));
 }
 
 // ---- groups ----
@@ -538,7 +538,7 @@ fn a_generation_is_kept_until_it_expires() {
     assert_eq!(changes(&documented(), &forgotten), ["previousGenerations generation_dropped"]);
     assert_eq!(changes(&migrated(), &forgotten), ["previousGenerations generation_dropped"]);
     let late = at("2026-03-01T00:00:00Z");
-    assert_eq!(listed(validate_change(&placement(&migrated()), &placement(&forgotten), late)), [""; 0]);
+    assert_eq!(listed(validate_change(&placement(&migrated()), &placement(&forgotten), &[], late)), [""; 0]);
 }
 
 #[test]
@@ -868,4 +868,82 @@ proptest! {
         let places: BTreeSet<String> = ["authcode", "refresh"].map(|member| shown(&placement, member, &key)).into();
         prop_assert_eq!(places.len(), 1);
     }
+}
+
+/// A type that no configuration lists, and is kept.
+fn kept(name: &str, group: &str, key: &str) -> KeptType {
+    let (group, key) = (GroupName::new(group).unwrap(), KeySchema::new(key).unwrap());
+    KeptType { name: TypeName::new(name).unwrap(), group, key }
+}
+
+fn changes_under(old: &Value, new: &Value, kept: &[KeptType]) -> Vec<String> {
+    listed(validate_change(&placement(old), &placement(new), kept, at("2026-01-01T00:00:00Z")))
+}
+
+/// Every member has a count of its own, so the group's count is that of no type that is listed.
+#[test]
+fn a_group_without_members_of_its_own_keeps_its_count_and_salt() {
+    let own = json!({ "par": 64, "device": 64, "ciba": 64, "dpop": 64 });
+    let old = with("/groups/client-based/overrides", own);
+    let count = set(old.clone(), "/groups/client-based/totalShards", json!(40));
+    assert_eq!(changes(&old, &count), ["groups.client-based.totalShards mapping_changed"]);
+    let empty = with("/groups/default", json!({ "totalShards": 20, "members": [] }));
+    let count = set(empty.clone(), "/groups/default/totalShards", json!(21));
+    assert_eq!(changes(&empty, &count), ["groups.default.totalShards mapping_changed"]);
+    let salt = set(empty.clone(), "/groups/default/salt", json!("s"));
+    assert_eq!(changes(&empty, &salt), ["groups.default.salt mapping_changed"]);
+    assert_eq!(changes(&empty, &empty), [""; 0]);
+}
+
+/// Under the name that it has, under another, and in favour of the default group.
+#[test]
+fn a_group_that_something_is_kept_in_does_not_go() {
+    let all = [kept("audit", "default", "uuid"), kept("ratelimit", "random-high-rps", "purpose")];
+    let old = with("/groups/default", json!({ "totalShards": 20, "members": [] }));
+    assert_eq!(changes_under(&old, &old, &all), [""; 0]);
+    assert_eq!(changes_under(&old, &documented(), &all), ["groups.default group_in_use"]);
+    // What was in the default group would be in one of its own.
+    let waiting = [kept("ticket", "tickets", "uuid")];
+    let own = set(old.clone(), "/groups/tickets", json!({ "totalShards": 20, "members": ["session"] }));
+    let own = set(own, "/groups/random-medium-rps/members", json!(["challenge"]));
+    assert!(changes_under(&old, &own, &waiting).contains(&"groups.tickets group_in_use".to_owned()));
+    // A new generation may leave out no group that is in use, and any other.
+    let left = json!({ "totalShards": 20, "members": ["session", "challenge", "revocation"] });
+    let mut new = set(migrated(), "/groups/random-medium-rps", left);
+    new["groups"].as_object_mut().unwrap().remove("random-high-rps");
+    assert_eq!(listed(check_kept(&placement(&new), &all[1..])), ["groups.random-high-rps group_in_use"]);
+    assert_eq!(listed(check_kept(&placement(&new), &[])), [""; 0]);
+    let with_default = set(new, "/groups/default", json!({ "totalShards": 20, "members": [] }));
+    assert_eq!(listed(check_kept(&placement(&with_default), &all)), [""; 0]);
+    assert_eq!(changes_under(&documented(), &with_default, &all[1..]), [""; 0]);
+}
+
+/// What is kept obeys the rules of what is listed: the same key, the same count; and the key that its group names.
+#[test]
+fn what_is_kept_is_keyed_as_its_group_and_its_peers_are() {
+    let of = |config: &Value, kept: &[KeptType]| listed(check_kept(&placement(config), kept));
+    let x = kept("x", "vc", "client_id");
+    assert_eq!(of(&documented(), std::slice::from_ref(&x)), ["groups.vc.totalShards same_key_count"]);
+    let equal = with("/groups/vc/totalShards", json!(32));
+    assert_eq!(of(&equal, std::slice::from_ref(&x)), [""; 0]);
+    let salted = set(equal, "/groups/vc/salt", json!("s"));
+    assert_eq!(of(&salted, std::slice::from_ref(&x)), ["groups.vc.salt same_key_salt"]);
+    assert_eq!(of(&documented(), &[kept("x", "vc", "userId:clientId")]), ["groups.vc.members colocation_split"]);
+    assert_eq!(of(&documented(), &[kept("x", "user-client", "userId:clientId")]), [""; 0]);
+    // Two that nobody lists owe each other the same, and random keys owe nothing.
+    let both = |key: &str| [kept("a", "vc", key), kept("b", "client-based", key)];
+    assert_eq!(of(&documented(), &both("purpose")), ["groups.client-based.totalShards same_key_count"]);
+    assert_eq!(of(&documented(), &both("uuid")), [""; 0]);
+    let keyed = with("/groups/user-client/key", json!("userId:clientId"));
+    assert_eq!(of(&keyed, &[kept("x", "user-client", "purpose")]), ["groups.user-client.key key_mismatch"]);
+}
+
+#[test]
+fn what_is_kept_is_among_what_a_change_would_move() {
+    let (old, new) = (placement(&documented()), placement(&migrated()));
+    let all = [kept("samlrequest", "client-based", "issuer"), kept("permission", "vc", "tenantId")];
+    let ways = impact(&old, &new, &all, 500);
+    let of = |kept: &str| ways.iter().find(|way| way.types.iter().any(|name| name.as_str() == kept)).unwrap();
+    assert_eq!((of("samlrequest").buckets_before, of("samlrequest").buckets), (Some(32), 64));
+    assert!(of("samlrequest").moved > 100 && of("permission").moved == 0);
 }

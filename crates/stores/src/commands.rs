@@ -40,7 +40,7 @@ const OWNER: Argument = ("owner", Kind::Text, false);
 const BINDING: Argument = ("binding", Kind::Text, false);
 const TTL: Argument = ("ttl", Kind::Time, false);
 
-pub const OPERATIONS: [Operation; 24] = [
+pub const OPERATIONS: [Operation; 27] = [
     Operation {
         name: "put",
         arguments: &[
@@ -102,8 +102,11 @@ pub const OPERATIONS: [Operation; 24] = [
         name: "rotate_key",
         arguments: &[("kid", Kind::Text, true), ("jwk", Kind::Text, true), ("leaked", Kind::Text, false)],
     },
+    Operation { name: "retire_key", arguments: &[("kid", Kind::Text, true), ("leaked", Kind::Text, false)] },
     Operation { name: "signing_keys", arguments: &[] },
     Operation { name: "next_version", arguments: &[("name", Kind::Text, true)] },
+    Operation { name: "publish_change", arguments: &[("change", Kind::Text, true)] },
+    Operation { name: "changes_after", arguments: &[("number", Kind::Number, true)] },
 ];
 
 /// Seconds between two polls of a device, if its start does not say (RFC 8628).
@@ -222,6 +225,16 @@ fn answer(reply: &Reply) -> Json {
     all
 }
 
+/// What became of an extension: a record that ends at its cap is not extended any further.
+fn extended(reply: &Reply) -> Json {
+    let mut all = answer(reply);
+    if let Some(record) = reply.record.as_ref().filter(|_| reply.is_ok()) {
+        all["capAt"] = shown_time(record.cap_at);
+        all["capped"] = (record.expires_at >= record.cap_at).into();
+    }
+    all
+}
+
 impl Desk<'_> {
     /// Carries out an operation on a store, in JSON. Each is boxed: together they would be one large future, which those
     /// who call it would have on their stack.
@@ -243,7 +256,10 @@ impl Desk<'_> {
             "get" => Box::pin(self.get(tenant, store, &given.address()?)).await?,
             "find" => Box::pin(self.get_by_alias(tenant, store, given.needed("alias")?, None)).await?,
             "take" => Box::pin(self.take(tenant, store, &given.address()?, given.text("binding")?)).await?,
-            "extend" => Box::pin(self.extend(tenant, store, &given.address()?, given.time("ttl")?)).await?,
+            "extend" => {
+                let reply = Box::pin(self.extend(tenant, store, &given.address()?, given.time("ttl")?)).await?;
+                return Ok(extended(&reply));
+            }
             "compare_and_swap" => {
                 let version = given.number("version")?.ok_or_else(|| SqlError::new("22004", "version is missing"))?;
                 Box::pin(self.compare_and_swap(tenant, store, &given.address()?, (version, &given.value()?))).await?
@@ -301,8 +317,10 @@ impl Desk<'_> {
                     "limit": counted.limit, "resetAt": shown_time(counted.reset_at),
                 }))
             }
-            _ if operation.name.ends_with("_device") => self.device_command(tenant, store, operation, given).await,
-            _ => self.singleton_command(tenant, store, operation, given).await,
+            _ if operation.name.ends_with("_device") => {
+                Box::pin(self.device_command(tenant, store, operation, given)).await
+            }
+            _ => Box::pin(self.singleton_command(tenant, store, operation, given)).await,
         }
     }
 
@@ -349,7 +367,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Signing keys and versions.
+    /// Signing keys, versions, and changes of permissions.
     async fn singleton_command(
         &mut self,
         tenant: &TenantId,
@@ -377,7 +395,31 @@ impl Desk<'_> {
                 let version = self.next_version(tenant, given.needed("name")?).await?;
                 Ok(json!({ "outcome": Outcome::Ok.name(), "version": version }))
             }
-            ("rotate_key" | "signing_keys" | "next_version", _) => Err(wrong()),
+            ("retire_key", "keymanager") => {
+                let set = self.retire_key(tenant, given.needed("kid")?, given.text("leaked")?).await?;
+                Ok(json!({ "outcome": Outcome::Ok.name(), "keys": set.keys }))
+            }
+            ("publish_change", "permission") => {
+                let change = serde_json::from_str(&given.json("change").unwrap_or_else(|| "null".into()))
+                    .map_err(|fault| SqlError::new("22P02", format!("a change is JSON: {fault}")))?;
+                let number = self.publish_change(tenant, change).await?;
+                Ok(json!({ "outcome": Outcome::Ok.name(), "number": number }))
+            }
+            ("changes_after", "permission") => {
+                let after = given.number("number")?.and_then(|number| u64::try_from(number).ok());
+                let after = after.ok_or_else(|| SqlError::new("22023", "number is not negative"))?;
+                Ok(match self.changes_after(tenant, after).await? {
+                    None => json!({ "outcome": Outcome::Expired.name() }),
+                    Some(changes) => {
+                        let one = |(number, change)| json!({ "number": number, "change": change });
+                        let changes: Vec<Json> = changes.into_iter().map(one).collect();
+                        json!({ "outcome": Outcome::Ok.name(), "changes": changes })
+                    }
+                })
+            }
+            ("rotate_key" | "retire_key" | "signing_keys" | "next_version" | "publish_change" | "changes_after", _) => {
+                Err(wrong())
+            }
             (other, _) => Err(SqlError::new("42883", format!("there is no operation {other}"))),
         }
     }

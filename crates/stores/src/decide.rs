@@ -8,7 +8,6 @@
 //! rotate   the current token → its successor; the last one, within the grace window → the same successor;
 //!          any other that was issued → replayed, and the family is revoked
 //! poll     pending → authorization_pending, or slow_down and a longer interval; approved → once, the grant
-//! count    a fixed window: allowed up to a limit, then how long to wait
 //! ```
 
 use super::place::Turn;
@@ -258,17 +257,6 @@ pub struct Counted {
     pub reset_at: i64,
 }
 
-/// Counts one more within the window that the record stands for. What is refused is not counted.
-pub(super) fn count(record: &Record, limit: u64, now: i64) -> Result<Decision<Counted>> {
-    let current: u64 = read::<Option<u64>>(record)?.unwrap_or_default();
-    let of = |allowed, current| Counted { allowed, current, limit, reset_at: record.expires_at };
-    if record.life(now) != Outcome::Ok || current >= limit {
-        return Ok(Decision::only(of(false, current)));
-    }
-    let change = Change { state: Some(written(&(current + 1))?), ..Change::default() };
-    Ok(Decision::after(change, of(true, current + 1)))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -290,6 +278,7 @@ mod tests {
             used_at: None,
             used_by: None,
             revoked_at: None,
+            is_note: false,
         }
     }
 
@@ -400,17 +389,5 @@ mod tests {
         assert_eq!(polled(&device, 1_000 * SECOND - 1).0, Polled::AuthorizationPending);
         let denied = changed(&device, answer(&device, None, 1).unwrap().change.unwrap());
         assert_eq!(polled(&denied, 2).0, Polled::AccessDenied);
-    }
-
-    #[test]
-    fn a_counter_refuses_beyond_its_limit_and_does_not_count_what_it_refused() {
-        let mut counter = record(0_u64);
-        for number in 1..=3 {
-            let decision = count(&counter, 3, 1).unwrap();
-            assert_eq!((decision.answer.allowed, decision.answer.current), (true, number));
-            counter = changed(&counter, decision.change.unwrap());
-        }
-        let refused = count(&counter, 3, 1).unwrap();
-        assert_eq!((refused.answer.allowed, refused.answer.current, refused.change), (false, 3, None));
     }
 }

@@ -14,7 +14,7 @@ use isles_cluster::database::catalog_error;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::MAX_GENERATION;
 use isles_kernel::names::{RegionName, TenantId};
-use isles_kernel::placement::{DEFAULT_GROUP, TypeName};
+use isles_kernel::placement::{KeptType, Placement, TypeName, check_kept};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,10 +103,11 @@ impl Stores {
         if specs.len() >= MAX_STORES {
             return Err(SqlError::new("54000", format!("a database has at most {MAX_STORES} stores")));
         }
-        self.check_place(&spec)?;
         if let Some(why) = specs.values().find_map(|other| spec.conflict_with(other)) {
             return Err(SqlError::new("42710", why));
         }
+        self.check_place(&spec)?;
+        self.database().placements().settle_regions().await?;
         // Of every region that a tenant's placement leads to: no client need be the first to meet one.
         let regions = self.database().placements().regions_led_to();
         self.ensure_regions(std::slice::from_ref(&spec), &regions).await?;
@@ -157,19 +158,18 @@ impl Stores {
                 return Err(SqlError::new("42710", format!("prefix {prefix} belongs to type {}", owner.name)));
             }
         }
-        let Some(group) = &spec.group else { return Ok(()) };
-        let map = placement.current();
-        let is_there = |name: &str| map.groups().iter().any(|known| known.group().as_str() == name);
-        if map.group_of(&spec.name).is_some() || is_there(group.as_str()) || is_there(DEFAULT_GROUP) {
-            return Ok(());
+        let Some(kept) = spec.kept_type() else { return Ok(()) };
+        for (tenant, placement) in self.database().placements().in_force() {
+            check_group(&tenant, &placement, &kept)?;
         }
-        let groups: BTreeSet<&str> = map.groups().iter().map(|group| group.group().as_str()).collect();
-        let hint = format!("the placement has {}", groups.into_iter().collect::<Vec<_>>().join(", "));
-        Err(SqlError::new("42704", format!("group \"{group}\" does not exist")).with_hint(hint))
+        Ok(())
     }
 
     /// The tables of these stores in each of these regions.
     pub(super) async fn ensure_regions(&self, specs: &[Arc<StoreSpec>], regions: &BTreeSet<RegionName>) -> Result<()> {
+        let served = self.database().placements().regions();
+        // One without a shard, which a previous generation or a configuration of before leads to, has no place for tables.
+        let has_place = |region: &&RegionName| served.is_empty() || served.contains(*region);
         if specs.iter().any(|spec| spec.is_singleton()) {
             self.ensure_table(tables::GLOBAL, false).await?;
         }
@@ -177,7 +177,7 @@ impl Stores {
             if !specs.iter().any(|spec| !spec.is_singleton() && spec.has_alias == has_alias) {
                 continue;
             }
-            for region in regions {
+            for region in regions.iter().filter(has_place) {
                 self.ensure_table(region.as_str(), has_alias).await?;
             }
         }
@@ -214,6 +214,11 @@ impl Stores {
         config.max_per_owner = change.max_per_owner.or(kept(config.max_per_owner));
         config.max_per_tenant = change.max_per_tenant.or(kept(config.max_per_tenant));
         config.counting = self.counting_after(&before, &config).await?;
+        if config.cap_ms.unwrap_or(config.ttl_ms) < before.cap.as_millis() as u64 {
+            // What is there keeps the cap that it was made with, and some will be made by who has not heard of it yet.
+            let until = self.now() / 1_000 + (before.cap + UNHEARD).as_millis() as i64;
+            config.lasting_until_ms = config.lasting_until_ms.max(u64::try_from(until).ok());
+        }
         let altered = Arc::new(StoreSpec::check(config)?);
         let specs = self.shared.specs.load_full();
         let others = specs.values().filter(|other| other.name != altered.name);
@@ -257,6 +262,22 @@ impl Stores {
         }
         Ok(made)
     }
+}
+
+/// A tenant's placement has buckets for the keys of a store, and the same ones for those who are keyed by the same.
+fn check_group(tenant: &str, placement: &Placement, kept: &KeptType) -> Result<()> {
+    let map = placement.current();
+    if map.group_for(&kept.name, &kept.group).is_none() {
+        let groups: BTreeSet<&str> = map.groups().iter().map(|group| group.group().as_str()).collect();
+        let hint = format!("the placement of \"{tenant}\" has {}", groups.into_iter().collect::<Vec<_>>().join(", "));
+        return Err(SqlError::new("42704", format!("group \"{}\" does not exist", kept.group)).with_hint(hint));
+    }
+    check_kept(placement, std::slice::from_ref(kept)).map_err(|errors| {
+        let message = format!("store \"{}\" does not fit the placement of tenant \"{tenant}\"", kept.name);
+        SqlError::new("42P17", message)
+            .with_detail(errors.to_string())
+            .with_hint("the same key has the same group, count and salt wherever it is used")
+    })
 }
 
 pub(super) fn default_tenant() -> Result<TenantId> {

@@ -52,19 +52,23 @@ pub(super) struct Gather {
 struct Courier {
     stores: Stores,
     shard: ShardId,
+    /// It has found nothing more, and is not counted any longer.
+    has_left: bool,
 }
 
 impl Drop for Courier {
     fn drop(&mut self) {
-        self.stores.shared.gather.with(|queues| {
-            if let Some(queue) = queues.get_mut(&self.shard) {
-                queue.under_way -= 1;
-                if queue.under_way == 0 && queue.waiting.is_empty() {
-                    queues.remove(&self.shard);
-                }
-            }
-        });
+        if !self.has_left {
+            self.stores.shared.gather.lose(&self.shard);
+        }
     }
+}
+
+/// Whether who comes to a queue must bring a courier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Joined {
+    First,
+    Waits,
 }
 
 impl Gather {
@@ -72,12 +76,44 @@ impl Gather {
         work(&mut self.queues.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Some that wait for a shard.
-    fn take(&self, shard: &ShardId) -> Vec<Waiting> {
-        self.with(|queues| match queues.get_mut(shard) {
-            Some(queue) => queue.waiting.drain(..queue.waiting.len().min(MAX_GATHERED)).collect(),
-            None => Vec::new(),
+    fn join(&self, shard: &ShardId, one: Waiting) -> Joined {
+        self.with(|queues| {
+            let queue = queues.entry(shard.clone()).or_default();
+            queue.waiting.push(one);
+            match queue.under_way < COURIERS {
+                true => {
+                    queue.under_way += 1;
+                    Joined::First
+                }
+                false => Joined::Waits,
+            }
         })
+    }
+
+    /// Some that wait for a shard; if there are none, the courier has left. Both in one step: who comes between a look and
+    /// a leave would wait for a courier that is not there.
+    fn take_or_leave(&self, shard: &ShardId) -> Option<Vec<Waiting>> {
+        self.with(|queues| {
+            let queue = queues.get_mut(shard)?;
+            if !queue.waiting.is_empty() {
+                return Some(queue.waiting.drain(..queue.waiting.len().min(MAX_GATHERED)).collect());
+            }
+            queue.under_way -= 1;
+            if queue.under_way == 0 {
+                queues.remove(shard);
+            }
+            None
+        })
+    }
+
+    /// A courier has ended in the middle. If it was the last one, those who wait are told, by the end of their channels.
+    fn lose(&self, shard: &ShardId) {
+        let lost = self.with(|queues| {
+            let queue = queues.get_mut(shard)?;
+            queue.under_way -= 1;
+            if queue.under_way > 0 { None } else { queues.remove(shard) }
+        });
+        drop(lost);
     }
 }
 
@@ -90,15 +126,8 @@ impl Stores {
     /// Runs a statement that writes to a shard, together with others that do.
     pub(super) async fn write_gathered(&self, shard: ShardId, sql: String, params: Vec<Value>) -> Result<Rows> {
         let (tell, told) = oneshot::channel();
-        let begins = self.shared.gather.with(|queues| {
-            let queue = queues.entry(shard.clone()).or_default();
-            queue.waiting.push(Waiting { sql, params, tell });
-            let begins = queue.under_way < COURIERS;
-            queue.under_way += usize::from(begins);
-            begins
-        });
-        if begins {
-            let courier = Courier { stores: self.clone(), shard };
+        if self.shared.gather.join(&shard, Waiting { sql, params, tell }) == Joined::First {
+            let courier = Courier { stores: self.clone(), shard, has_left: false };
             self.env().spawn(Box::pin(courier.send_all()));
         }
         told.await.map_err(|_| SqlError::new("57P01", "the database is being closed"))?
@@ -128,12 +157,12 @@ impl Stores {
 }
 
 impl Courier {
-    async fn send_all(self) {
+    async fn send_all(mut self) {
         loop {
-            let mut waiting = self.stores.shared.gather.take(&self.shard);
-            if waiting.is_empty() {
+            let Some(mut waiting) = self.stores.shared.gather.take_or_leave(&self.shard) else {
+                self.has_left = true;
                 return;
-            }
+            };
             match self.stores.send_gathered(&mut waiting).await {
                 // Who does not wait any more need not be told.
                 Ok(Some(all)) => waiting.into_iter().zip(all).for_each(|(one, rows)| drop(one.tell.send(Ok(rows)))),
@@ -150,5 +179,41 @@ impl Courier {
             drop(one.tell.send(rows));
         });
         futures::future::join_all(sent).await;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> (Waiting, oneshot::Receiver<Result<Rows>>) {
+        let (tell, told) = oneshot::channel();
+        (Waiting { sql: String::new(), params: Vec::new(), tell }, told)
+    }
+
+    /// However they come and go: where somebody waits, there is a courier who will look again.
+    #[test]
+    fn nobody_waits_where_no_courier_is_under_way() {
+        let (gather, shard) = (Gather::default(), ShardId::new("s0").unwrap());
+        let mut told = Vec::new();
+        for wanted in [Joined::First, Joined::First, Joined::Waits] {
+            let (one, receiver) = waiting();
+            assert_eq!(gather.join(&shard, one), wanted);
+            told.push(receiver);
+        }
+        assert_eq!(gather.take_or_leave(&shard).unwrap().len(), 3);
+        // Both couriers find nothing, and from that moment on who comes brings one.
+        assert!(gather.take_or_leave(&shard).is_none());
+        let (one, _told) = waiting();
+        assert_eq!(gather.join(&shard, one), Joined::First);
+        assert_eq!(gather.take_or_leave(&shard).unwrap().len(), 1);
+        assert!(gather.take_or_leave(&shard).is_none() && gather.take_or_leave(&shard).is_none());
+        assert!(gather.with(|queues| queues.is_empty()), "what nobody waits in is not kept");
+        // One that ends in the middle leaves nobody waiting for ever.
+        let (one, mut told) = waiting();
+        assert_eq!(gather.join(&shard, one), Joined::First);
+        gather.lose(&shard);
+        assert!(told.try_recv().is_err(), "the channel has ended");
     }
 }

@@ -18,13 +18,16 @@
 //!   * An id names its generation. A key is looked for in the current one, then in previous ones that are in force.
 //!   * What replaces a record by its key removes it from previous generations, in the same transaction.
 //!   * What may happen once by key ([`put_if_absent`](Desk::put_if_absent)) is noted in every generation in force, the
-//!     oldest first: one who does not know the new generation yet meets the note in the old one.
+//!     oldest first: one who does not know the new generation yet meets the note in the old one. A note in a previous
+//!     generation only guards: it is no record that is read, counted or used, and it keeps no generation from being
+//!     drained.
+//!   * What never expires is carried into the current generation: when it changes, and otherwise by the sweep.
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-36  Ids are made of 122 random bits that nobody can guess.
 //!   * I-37  An id leads to its record's instance in every generation in force.
 //!   * I-39  Records of a region are in tables that are kept in it.
-//!   * I-40  A forged id, and another tenant's, is like a missing one, at the same work.
+//!   * I-40  A forged id, and another tenant's, is like a missing one, at the same work: a place is asked where nothing is.
 //!   * Colocated kinds with the same key share an instance.
 //!   * A record that may be used once is used once, whoever asks, in whatever generation.
 //!   * A family of tokens of which a used one comes back is revoked, except within the grace window.
@@ -72,7 +75,7 @@ pub use ask::Desk;
 pub use decide::{Counted, MAX_COUNT, Polled};
 pub use declare::{Declaration, Declared};
 pub use define::{Alteration, MAX_STORES};
-pub use meter::{Distribution, Durations, Fallback, Refusals};
+pub use meter::{Distribution, Durations, Fallback, Refusals, SweepCounts, Unserved};
 pub use operate::{Exchange, Put};
 pub use owners::{MAX_PAGE, Owned, Page};
 pub use place::{Address, MAX_KEY_BYTES};
@@ -85,7 +88,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use gather::Gather;
 use isles_cluster::database::{Database, Pass};
-use isles_cluster::placements::{Entered, Keeper};
+use isles_cluster::placements::{Entered, Keeper, Kept, Left};
 use isles_cluster::session::Session;
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
@@ -96,7 +99,6 @@ use meter::Meter;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 pub type Result<T> = std::result::Result<T, SqlError>;
 
@@ -176,7 +178,7 @@ impl Stores {
         };
         let stores = Stores { shared: Arc::new(shared), under: None };
         stores.learn().await?;
-        stores.database().placements().register(Arc::new(Kept(Arc::downgrade(&stores.shared))));
+        stores.database().placements().register(Arc::new(Keeping(Arc::downgrade(&stores.shared))));
         stores.start_sweeping();
         Ok(stores)
     }
@@ -238,21 +240,34 @@ impl Stores {
     }
 }
 
+fn known_tenant(tenant: Option<&str>) -> Result<Option<TenantId>> {
+    tenant.map(TenantId::new).transpose().map_err(|error| SqlError::new("22023", error.to_string()))
+}
+
 /// What placements ask of the stores before a generation is removed, and whoever drops a tenant.
-struct Kept(Weak<Shared>);
+struct Keeping(Weak<Shared>);
 
 #[async_trait]
-impl Keeper for Kept {
+impl Keeper for Keeping {
     async fn is_drained(&self, tenant: Option<&str>, generation: Generation) -> Result<bool> {
         let Some(shared) = self.0.upgrade() else { return Ok(true) };
-        let tenant = tenant.map(TenantId::new).transpose();
-        let tenant = tenant.map_err(|error| SqlError::new("22023", error.to_string()))?;
+        let tenant = known_tenant(tenant)?;
         Stores { shared, under: None }.desk().is_drained(tenant.as_ref(), generation).await
     }
 
-    fn longest_ttl(&self, name: &TypeName) -> Option<Duration> {
-        let spec = self.0.upgrade()?.specs.load().get(name).cloned();
-        spec.map(|spec| spec.cap)
+    async fn kept(&self) -> Result<Vec<Kept>> {
+        let Some(shared) = self.0.upgrade() else { return Ok(Vec::new()) };
+        let stores = Stores { shared, under: None };
+        // Another process may have made some.
+        stores.learn_stores().await?;
+        let (all, now) = (stores.list(), stores.now());
+        Ok(all.iter().filter_map(|spec| Some(Kept { what: spec.kept_type()?, lasts: spec.lasts(now) })).collect())
+    }
+
+    async fn left(&self, tenant: Option<&str>, generation: Generation) -> Result<Option<Left>> {
+        let Some(shared) = self.0.upgrade() else { return Ok(None) };
+        let tenant = known_tenant(tenant)?;
+        Stores { shared, under: None }.desk().left(tenant.as_ref(), generation).await.map(Some)
     }
 
     async fn make_room(&self, regions: &BTreeSet<RegionName>) -> Result<()> {

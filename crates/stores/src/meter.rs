@@ -4,8 +4,10 @@ use super::Stores;
 use super::place::Spot;
 use super::quota::RecordQuota;
 use isles_kernel::id::Generation;
-use isles_kernel::placement::TypeName;
+use isles_kernel::names::RegionName;
+use isles_kernel::placement::{KNOWN_REGIONS, TypeName};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -119,6 +121,35 @@ pub(super) struct Meter {
     spread: Mutex<BTreeMap<(TypeName, Generation, String), Spread>>,
     fallbacks: Mutex<BTreeMap<(TypeName, Generation, Generation), u64>>,
     refusals: Mutex<BTreeMap<(TypeName, RecordQuota), u64>>,
+    /// New records whose place was not asked for by its region, since the placement does not have it.
+    unserved: Mutex<BTreeMap<(TypeName, &'static str), u64>>,
+    pub(super) sweeps: Sweeps,
+}
+
+/// What sweeps have done since the database was opened.
+#[derive(Debug, Default)]
+pub(super) struct Sweeps {
+    pub(super) removed: AtomicU64,
+    pub(super) failed: AtomicU64,
+    /// Records that the last sweep has found expired and not removed.
+    pub(super) backlog: AtomicU64,
+}
+
+/// The same for those who look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SweepCounts {
+    pub removed: u64,
+    pub failed: u64,
+    pub backlog: u64,
+}
+
+/// New records that went elsewhere than where their client is, since the placement does not have its region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    pub store: String,
+    /// One that is known, or `other`.
+    pub region: &'static str,
+    pub count: u64,
 }
 
 impl Meter {
@@ -155,6 +186,15 @@ impl Meter {
         let name = (store.clone(), from, to);
         if fallbacks.len() < MAX_FALLBACKS || fallbacks.contains_key(&name) {
             *fallbacks.entry(name).or_default() += 1;
+        }
+    }
+
+    pub(super) fn unserved(&self, store: &TypeName, region: &RegionName) {
+        let known = KNOWN_REGIONS.into_iter().find(|known| *known == region.as_str()).unwrap_or(OTHER);
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (store.clone(), known);
+        if unserved.len() < MAX_REFUSALS || unserved.contains_key(&name) {
+            *unserved.entry(name).or_default() += 1;
         }
     }
 
@@ -213,6 +253,24 @@ impl Stores {
             count: *count,
         };
         refusals.iter().map(shown).collect()
+    }
+
+    /// How often a client was in a region that its placement does not have.
+    pub fn unserved(&self) -> Vec<Unserved> {
+        let unserved = self.shared.meter.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |((store, region), count): (&(TypeName, &'static str), &u64)| Unserved {
+            store: store.to_string(),
+            region,
+            count: *count,
+        };
+        unserved.iter().map(shown).collect()
+    }
+
+    /// What sweeps have done.
+    pub fn sweeps(&self) -> SweepCounts {
+        let Sweeps { removed, failed, backlog } = &self.shared.meter.sweeps;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SweepCounts { removed: of(removed), failed: of(failed), backlog: of(backlog) }
     }
 
     /// How evenly requests are spread, since the database was opened: of each store, and then of each group whose buckets

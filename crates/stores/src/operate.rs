@@ -1,15 +1,21 @@
 //! The operations on records.
 //!
 //! Each is one conditional statement on one shard, and a look at the row when its condition did not hold. Rotation,
-//! polling and counting read, decide ([`decide`](super::decide)) and write on condition of the version that they read.
+//! polling, revocation and exchange read first, decide ([`decide`](super::decide)) and write on condition that nobody has
+//! changed what they read.
+//!
+//! A key leads to a place in each generation in force, and they are asked one after the other. A record that goes from a
+//! previous generation to the current one between two of these looks is at neither, so the first is asked once more.
 
 use super::ask::{Asked, Desk, Rows, text, text_or_null};
 use super::decide::{self, Change, Counted, Decision, Family, MAX_COUNT, Rotated};
-use super::place::{self, Address, Spot, Turn};
+use super::place::{self, Address, NO_GENERATION, Spot, Turn};
 use super::quota::{Adding, Meeting};
 use super::record::{COLUMNS, Outcome, Record, Reply};
 use super::spec::StoreSpec;
 use super::{Going, MAX_BINDING_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_VALUE_BYTES, Result};
+use isles_cluster::session::Session;
+use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::value::Value;
@@ -17,8 +23,11 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a decision is made anew because somebody else has changed the record.
+/// How often a decision is made anew because somebody else has changed the record, and how long it waits in between:
+/// with many at one record each must come through before the last has tried for the last time.
 const ATTEMPTS: usize = 16;
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// A record that is to be stored. Without an address it gets an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,15 +129,58 @@ struct Routed {
 }
 
 /// Where an address leads.
-struct Resolved {
+pub(super) struct Resolved {
     /// Held until the operation has ended.
     going: Going,
     spec: Arc<StoreSpec>,
-    /// Those to look at, in order. None for a forged id.
+    /// Those to look at, in order. For a forged id one where nothing is.
     spots: Vec<Spot>,
     turn: Option<Turn>,
     /// What the record is called, without a turn.
     shown: String,
+}
+
+impl Resolved {
+    /// The spots in the order in which they are asked.
+    fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let again = (self.spots.len() > 1).then_some(0);
+        (0..self.spots.len()).chain(again)
+    }
+
+    fn is_of_old(&self, at: usize) -> bool {
+        at > 0
+    }
+}
+
+/// What is changed of a record, under conditions beyond that it is live. Its parameters begin with $5; $4 is now.
+struct Update<'u> {
+    set: &'u str,
+    and: &'u str,
+    params: Vec<Value>,
+}
+
+/// What an update met.
+enum Met {
+    Changed(Record),
+    /// There is one, and it is not as the condition says.
+    Refused(Record),
+    Nothing,
+}
+
+/// Pauses between attempts, each twice as long as the last.
+pub(super) struct Pauses(Duration);
+
+impl Pauses {
+    pub(super) fn new() -> Pauses {
+        Pauses(FIRST_PAUSE)
+    }
+
+    pub(super) async fn pause(&mut self, env: &dyn Env) {
+        // Those who meet once must not meet again at the same moment.
+        let part = env.random() % 1_000;
+        env.sleep(self.0 / 2 + self.0 * u32::try_from(part).unwrap_or_default() / 2_000).await;
+        self.0 = (self.0 * 2).min(MAX_PAUSE);
+    }
 }
 
 /// What came of an exchange.
@@ -142,10 +194,11 @@ pub struct Exchange {
 }
 
 const ON_KEY: &str = "instance = $1 AND kind = $2 AND key = $3";
-const LIVE: &str = "used_at IS NULL AND revoked_at IS NULL AND expires_at > $4";
+/// And no note that only guards.
+const LIVE: &str = "used_at IS NULL AND revoked_at IS NULL AND expires_at > $4 AND generation >= 0";
 
 impl Desk<'_> {
-    async fn resolve(&mut self, tenant: &TenantId, store: &str, address: &Address) -> Result<Resolved> {
+    pub(super) async fn resolve(&mut self, tenant: &TenantId, store: &str, address: &Address) -> Result<Resolved> {
         let spec = self.stores.spec(store).await?;
         let going = self.stores.go(tenant).await?;
         let (placement, now) = (going.placement(), self.stores.now());
@@ -153,8 +206,11 @@ impl Desk<'_> {
             Address::Id(id) => {
                 let followed = place::follow(&spec, placement, tenant, id, now);
                 let shown = followed.as_ref().map_or_else(|| id.clone(), |followed| followed.family.clone());
-                let (spots, turn) =
-                    followed.map_or((Vec::new(), None), |followed| (vec![followed.spot], followed.turn));
+                let decoy = || place::decoy(&spec, placement, tenant, id).filter(|at| self.stores.has_table(&at.table));
+                let (spots, turn) = match followed {
+                    Some(followed) => (vec![followed.spot], followed.turn),
+                    None => (decoy().into_iter().collect(), None),
+                };
                 Resolved { going, spec, spots, turn, shown }
             }
             address => {
@@ -242,17 +298,58 @@ impl Desk<'_> {
     }
 
     /// The record at the first of the spots that has one, and which.
-    async fn find(&mut self, resolved: &Resolved) -> Result<Option<(usize, Record)>> {
-        for (at, spot) in resolved.spots.iter().enumerate() {
-            if let Some(record) = self.look(&resolved.spec, spot, &resolved.shown).await? {
-                if at > 0 {
-                    let newest = resolved.spots[0].generation;
-                    self.stores.shared.meter.fallback(&resolved.spec.name, newest, spot.generation);
-                }
+    pub(super) async fn find(&mut self, resolved: &Resolved) -> Result<Option<(usize, Record)>> {
+        for at in resolved.order() {
+            let found = self.look(&resolved.spec, &resolved.spots[at], &resolved.shown).await?;
+            if let Some(record) = found.filter(|record| !record.is_note) {
+                self.note_old(resolved, at);
                 return Ok(Some((at, record)));
             }
         }
         Ok(None)
+    }
+
+    /// Counts what was found in a previous generation.
+    fn note_old(&self, resolved: &Resolved, at: usize) {
+        if resolved.is_of_old(at) {
+            let (newest, found) = (resolved.spots[0].generation, resolved.spots[at].generation);
+            self.stores.shared.meter.fallback(&resolved.spec.name, newest, found);
+        }
+    }
+
+    /// Changes the record at the first of the spots that has one, by one statement, if it is as the condition says.
+    async fn update(&mut self, resolved: &Resolved, update: &Update<'_>, now: i64) -> Result<Met> {
+        for at in resolved.order() {
+            let spot = &resolved.spots[at];
+            let sql = format!(
+                "UPDATE {} SET {}, version = version + 1 WHERE {ON_KEY} AND {LIVE} {} RETURNING {COLUMNS}",
+                spot.table, update.set, update.and
+            );
+            let mut params = on_key(&resolved.spec, spot);
+            params.push(Value::Int(now));
+            params.extend(update.params.iter().cloned());
+            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
+            if let Some(row) = rows.first() {
+                self.note_old(resolved, at);
+                return Ok(Met::Changed(Record::of_row(resolved.shown.clone(), row)?));
+            }
+            let found = self.look(&resolved.spec, spot, &resolved.shown).await?;
+            if let Some(record) = found.filter(|record| !record.is_note) {
+                return Ok(Met::Refused(record));
+            }
+        }
+        Ok(Met::Nothing)
+    }
+
+    /// What the family of a token has of it, if the token is the current one; otherwise what it is. None for what is no
+    /// token. Whoever changes a record by a token does it on condition that the family is still so.
+    async fn held_by_token(&mut self, resolved: &Resolved) -> Result<std::result::Result<Option<String>, Outcome>> {
+        let Some(turn) = &resolved.turn else { return Ok(Ok(None)) };
+        let Some((_, record)) = self.find(resolved).await? else { return Ok(Err(Outcome::NotFound)) };
+        Ok(match decide::standing(&record, turn, self.stores.now())? {
+            Outcome::Ok => Ok(record.state),
+            outcome => Err(outcome),
+        })
     }
 
     /// Stores a record that gets an id. The outcome is a conflict if its alias is taken.
@@ -271,6 +368,11 @@ impl Desk<'_> {
         let going = self.stores.go(tenant).await?;
         let unique = place::uuid(self.stores.random()?);
         let near = put.near.as_ref().or(self.near.as_ref());
+        if put.route.is_none()
+            && let Some(near) = near.filter(|region| !place::has_region(going.placement(), region))
+        {
+            self.stores.shared.meter.unserved(&spec.name, near);
+        }
         let to = (put.route.as_deref(), place::Wanted { region: put.region.as_ref(), near });
         let (spot, id) = place::mint(&spec, going.placement(), tenant, to, &unique)?;
         self.ensure(&spec, std::slice::from_ref(&spot)).await?;
@@ -303,7 +405,8 @@ impl Desk<'_> {
         };
         let record = new_record(spec, put, id, Some(state), now)?;
         let sql = format!("INSERT INTO {} {INTO} VALUES {VALUES}", spot.table);
-        Ok(((sql, values(spec, spot, tenant, &record, put.alias.as_deref())), record))
+        let own = i64::from(spot.generation.get());
+        Ok(((sql, values((spec, spot, own), tenant, &record, put.alias.as_deref())), record))
     }
 
     /// Stores a record under a key, in place of what was there.
@@ -317,7 +420,8 @@ impl Desk<'_> {
              RETURNING version",
             spot.table
         );
-        let mut statements = vec![(sql, values(&spec, &spot, tenant, &record, put.alias.as_deref()))];
+        let own = i64::from(spot.generation.get());
+        let mut statements = vec![(sql, values((&spec, &spot, own), tenant, &record, put.alias.as_deref()))];
         for old in &resolved.spots[1..] {
             statements.push((format!("DELETE FROM {} WHERE {ON_KEY}", old.table), on_key(&spec, old)));
         }
@@ -339,7 +443,8 @@ impl Desk<'_> {
     /// Stores a record under a key, unless there is one that has not expired: then it is replayed.
     ///
     /// It is noted in each generation in force, the oldest first, and passes only if it is new in all of them. Of any
-    /// two that meet, whatever placement each of them knows, one is the second somewhere.
+    /// two that meet, whatever placement each of them knows, one is the second somewhere. The record is that of the current
+    /// generation; the others only guard, and hold no generation.
     pub async fn put_if_absent(
         &mut self,
         tenant: &TenantId,
@@ -351,13 +456,14 @@ impl Desk<'_> {
         let spec = resolved.spec.clone();
         put.check(&spec)?;
         let record = new_record(&spec, &put, resolved.shown.clone(), put.state.clone(), self.stores.now())?;
-        for spot in resolved.spots.iter().rev() {
+        for (at, spot) in resolved.spots.iter().enumerate().rev() {
+            let generation = if resolved.is_of_old(at) { NO_GENERATION } else { spot.generation.get().into() };
             let sql = format!(
                 "INSERT INTO {} AS r {INTO} VALUES {VALUES} ON CONFLICT (instance, kind, key) DO UPDATE SET {REPLACED} \
                  WHERE r.expires_at <= $11 RETURNING version",
                 spot.table
             );
-            let insert = (sql, values(&spec, spot, tenant, &record, put.alias.as_deref()));
+            let insert = (sql, values((&spec, spot, generation), tenant, &record, put.alias.as_deref()));
             let adding = Adding { spec: &spec, spot, tenant, record: &record, meeting: Meeting::Stays };
             if self.is_replay(&adding).await? || self.add_at(adding, insert).await?.is_empty() {
                 return Ok(Reply::of(Outcome::Replayed));
@@ -403,28 +509,13 @@ impl Desk<'_> {
         if resolved.spec.rotates {
             return Err(SqlError::new("22023", format!("tokens of store {store} are rotated, not taken")));
         }
-        for (at, spot) in resolved.spots.iter().enumerate() {
-            let now = self.stores.now();
-            let sql = format!(
-                "UPDATE {} SET used_at = $4, version = version + 1 WHERE {ON_KEY} AND {LIVE} \
-                 AND (binding IS NULL OR binding = $5) RETURNING {COLUMNS}",
-                spot.table
-            );
-            let mut params = on_key(&resolved.spec, spot);
-            params.extend([Value::Int(now), text_or_null(binding)]);
-            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
-            if let Some(row) = rows.first() {
-                if at > 0 {
-                    let newest = resolved.spots[0].generation;
-                    self.stores.shared.meter.fallback(&resolved.spec.name, newest, spot.generation);
-                }
-                return Ok(Reply::ok(Record::of_row(resolved.shown.clone(), row)?));
-            }
-            if let Some(record) = self.look(&resolved.spec, spot, &resolved.shown).await? {
-                return Ok(refused(&record, binding, now));
-            }
-        }
-        Ok(Reply::of(Outcome::NotFound))
+        let now = self.stores.now();
+        let update = Update {
+            set: "used_at = $4",
+            and: "AND (binding IS NULL OR binding = $5)",
+            params: vec![text_or_null(binding)],
+        };
+        Ok(answered(self.update(&resolved, &update, now).await?, |record| refused(record, binding, now)))
     }
 
     /// Lets a record last this long from now, and at most to its cap. It is never shortened.
@@ -437,25 +528,21 @@ impl Desk<'_> {
     ) -> Result<Reply> {
         let resolved = self.resolve(tenant, store, address).await?;
         let ttl = checked_ttl(ttl.unwrap_or(resolved.spec.ttl))?;
-        for spot in &resolved.spots {
-            let now = self.stores.now();
-            let sql = format!(
-                "UPDATE {} SET expires_at = CASE WHEN cap_at < $5 THEN cap_at WHEN expires_at < $5 THEN $5 \
-                 ELSE expires_at END, version = version + 1 WHERE {ON_KEY} AND {LIVE} RETURNING {COLUMNS}",
-                spot.table
-            );
-            let mut params = on_key(&resolved.spec, spot);
-            params.extend([Value::Int(now), Value::Int(now + micros(ttl))]);
-            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
-            if let Some(row) = rows.first() {
-                return Ok(Reply::ok(Record::of_row(resolved.shown.clone(), row)?));
-            }
-            if let Some(record) = self.look(&resolved.spec, spot, &resolved.shown).await? {
-                let binding = record.binding.clone();
-                return Ok(refused(&record, binding.as_deref(), now));
-            }
-        }
-        Ok(Reply::of(Outcome::NotFound))
+        let held = match self.held_by_token(&resolved).await? {
+            Ok(held) => held,
+            Err(outcome) => return Ok(Reply::of(outcome)),
+        };
+        let now = self.stores.now();
+        let mut params = vec![Value::Int(now + micros(ttl))];
+        params.extend(held.iter().map(|state| text(state)));
+        let update = Update {
+            set: "expires_at = CASE WHEN cap_at < $5 THEN cap_at WHEN expires_at < $5 THEN $5 ELSE expires_at END",
+            and: if held.is_some() { "AND state = $6" } else { "" },
+            params,
+        };
+        Ok(answered(self.update(&resolved, &update, now).await?, |record| {
+            refused(record, record.binding.as_deref(), now)
+        }))
     }
 
     /// Gives a record another value if it still has this version.
@@ -468,27 +555,19 @@ impl Desk<'_> {
     ) -> Result<Reply> {
         check_value(value)?;
         let resolved = self.resolve(tenant, store, address).await?;
-        for spot in &resolved.spots {
-            let now = self.stores.now();
-            let sql = format!(
-                "UPDATE {} SET value = $6, version = version + 1 WHERE {ON_KEY} AND {LIVE} AND version = $5 \
-                 RETURNING {COLUMNS}",
-                spot.table
-            );
-            let mut params = on_key(&resolved.spec, spot);
-            params.extend([Value::Int(now), Value::Int(version), text(value)]);
-            let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
-            if let Some(row) = rows.first() {
-                return Ok(Reply::ok(Record::of_row(resolved.shown.clone(), row)?));
-            }
-            if let Some(record) = self.look(&resolved.spec, spot, &resolved.shown).await? {
-                return Ok(match record.life(now) {
-                    Outcome::Ok => Reply { outcome: Outcome::Conflict, record: Some(record) },
-                    outcome => Reply::of(outcome),
-                });
-            }
-        }
-        Ok(Reply::of(Outcome::NotFound))
+        let held = match self.held_by_token(&resolved).await? {
+            Ok(held) => held,
+            Err(outcome) => return Ok(Reply::of(outcome)),
+        };
+        let now = self.stores.now();
+        let mut params = vec![Value::Int(version), text(value)];
+        params.extend(held.iter().map(|state| text(state)));
+        let and = if held.is_some() { "AND version = $5 AND state = $7" } else { "AND version = $5" };
+        let update = Update { set: "value = $6", and, params };
+        Ok(answered(self.update(&resolved, &update, now).await?, |record| match record.life(now) {
+            Outcome::Ok => Reply { outcome: Outcome::Conflict, record: Some(record.clone()) },
+            outcome => Reply::of(outcome),
+        }))
     }
 
     /// Reads a record, decides, and writes the change if nobody has changed the record meanwhile; otherwise again. None
@@ -500,6 +579,7 @@ impl Desk<'_> {
         mut decide: impl FnMut(&Record, Option<&Turn>, i64) -> Result<Decision<T>>,
     ) -> Result<Option<(T, Record)>> {
         let resolved = self.resolve(tenant, store, address).await?;
+        let mut pauses = Pauses::new();
         for _ in 0..ATTEMPTS {
             let Some((at, record)) = self.find(&resolved).await? else { return Ok(None) };
             if !record.is_bound_to(binding) {
@@ -510,6 +590,7 @@ impl Desk<'_> {
             if let Some(record) = self.write(&resolved, &resolved.spots[at], &record, change).await? {
                 return Ok(Some((decision.answer, record)));
             }
+            pauses.pause(self.stores.env()).await;
         }
         Err(SqlError::new("40001", "too many change the record at once").with_hint("retry"))
     }
@@ -538,6 +619,70 @@ impl Desk<'_> {
         ]);
         let rows = self.write_at(&resolved.spec, spot, sql, params).await?;
         rows.first().map(|row| Record::of_row(resolved.shown.clone(), row)).transpose()
+    }
+
+    /// Writes a change of a record that never expires: where it is, or, if that is a previous generation, in the current
+    /// one, and removes it there. None if somebody has changed it meanwhile.
+    pub(super) async fn write_forward(
+        &mut self,
+        (tenant, resolved, at): (&TenantId, &Resolved, usize),
+        read: &Record,
+        change: Change,
+    ) -> Result<Option<Record>> {
+        if !resolved.is_of_old(at) {
+            return self.write(resolved, &resolved.spots[at], read, change).await;
+        }
+        match Box::pin(self.carry((tenant, resolved, at), read, &change)).await {
+            // Rows of two regions are not in one commit over SQLite files. It stays where it is then, and is right there.
+            Err(error) if error.sqlstate == "0A000" => self.write(resolved, &resolved.spots[at], read, change).await,
+            carried => carried,
+        }
+    }
+
+    /// Moves a record to the current generation, changed: one transaction, perhaps over two shards.
+    async fn carry(
+        &mut self,
+        (tenant, resolved, at): (&TenantId, &Resolved, usize),
+        read: &Record,
+        change: &Change,
+    ) -> Result<Option<Record>> {
+        let (new, old, spec) = (&resolved.spots[0], &resolved.spots[at], &resolved.spec);
+        let record = Record {
+            value: change.value.clone().unwrap_or_else(|| read.value.clone()),
+            state: change.state.clone().or_else(|| read.state.clone()),
+            expires_at: change.expires_at.unwrap_or(read.expires_at),
+            version: read.version + 1,
+            ..read.clone()
+        };
+        let insert = format!("INSERT INTO {} {INTO} VALUES {VALUES} ON CONFLICT DO NOTHING RETURNING key", new.table);
+        let inserting = values((spec, new, new.generation.get().into()), tenant, &record, None);
+        let remove = format!("DELETE FROM {} WHERE {ON_KEY} AND version = $4 RETURNING key", old.table);
+        let mut removing = on_key(spec, old);
+        removing.push(Value::Int(read.version));
+        let undo = format!("DELETE FROM {} WHERE {ON_KEY}", new.table);
+        let steps = [(insert, inserting), (remove, removing), (undo, on_key(spec, new))];
+        let carried = match self.lent_session() {
+            Some(session) => carried_in(session, steps).await?,
+            None => {
+                let mut session = self.stores.session()?;
+                let carried = carried_in(&mut session, steps).await;
+                self.stores.give_back(session);
+                carried?
+            }
+        };
+        Ok(carried.then_some(record))
+    }
+
+    /// Brings a record that never expires into the current generation, if it is in a previous one. Returns whether it was.
+    pub(super) async fn bring_forward(&mut self, tenant: &TenantId, store: &str, address: &Address) -> Result<bool> {
+        let resolved = self.resolve(tenant, store, address).await?;
+        match self.find(&resolved).await? {
+            Some((at, record)) if resolved.is_of_old(at) => {
+                let to = (tenant, &resolved, at);
+                Ok(Box::pin(self.carry(to, &record, &Change::default())).await?.is_some())
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Replaces a token by its successor. One that was replaced before revokes its family, except within the grace
@@ -577,6 +722,7 @@ impl Desk<'_> {
     /// Revokes a record; of a token, its whole family, whichever of its tokens is named.
     pub async fn revoke(&mut self, tenant: &TenantId, store: &str, address: &Address) -> Result<Reply> {
         let resolved = self.resolve(tenant, store, address).await?;
+        let mut pauses = Pauses::new();
         for _ in 0..ATTEMPTS {
             let Some((at, record)) = self.find(&resolved).await? else { return Ok(Reply::of(Outcome::NotFound)) };
             let now = self.stores.now();
@@ -588,6 +734,7 @@ impl Desk<'_> {
             if let Some(record) = self.write(&resolved, &resolved.spots[at], &record, change).await? {
                 return Ok(Reply::ok(record));
             }
+            pauses.pause(self.stores.env()).await;
         }
         Err(SqlError::new("40001", "too many change the record at once").with_hint("retry"))
     }
@@ -616,12 +763,10 @@ impl Desk<'_> {
         if !(1..=MAX_COUNT).contains(&limit) {
             return Err(SqlError::new("22023", format!("a limit is 1 to {MAX_COUNT}")));
         }
+        let mut pauses = Pauses::new();
         for _ in 0..ATTEMPTS {
-            let counted =
-                self.change((tenant, store, address), None, |record, _, now| decide::count(record, limit, now)).await?;
-            match counted {
-                Some((counted, record)) if record.expires_at > self.stores.now() => return Ok(counted),
-                _ => {}
+            if let Some(counted) = self.count_one(tenant, store, address, limit).await? {
+                return Ok(counted);
             }
             // The window is over, or there is none.
             let put = Put { ttl: Some(window), state: Some(decide::written(&1_u64)?), ..Put::of("null") };
@@ -630,12 +775,64 @@ impl Desk<'_> {
             {
                 return Ok(Counted { allowed: true, current: 1, limit, reset_at: record.expires_at });
             }
+            pauses.pause(self.stores.env()).await;
         }
         Err(SqlError::new("40001", "too many count at once").with_hint("retry"))
     }
 
-    /// Uses a record, and makes another of it, both or neither. Their stores are colocated, so this is one request to
-    /// one shard. One that was used before revokes what was made of it: it has been stolen, or its answer has been.
+    /// Counts one more within a window that is there, by one statement. What is refused is not counted.
+    async fn count_one(
+        &mut self,
+        tenant: &TenantId,
+        store: &str,
+        address: &Address,
+        limit: u64,
+    ) -> Result<Option<Counted>> {
+        let resolved = self.resolve(tenant, store, address).await?;
+        let update = Update {
+            set: "state = CAST(CAST(state AS bigint) + 1 AS text)",
+            and: "AND CAST(state AS bigint) < $5",
+            params: vec![Value::Int(i64::try_from(limit).unwrap_or(i64::MAX))],
+        };
+        let now = self.stores.now();
+        let of = |record: &Record, allowed| {
+            let current = decide::read::<Option<u64>>(record)?.unwrap_or_default();
+            Ok(Some(Counted { allowed, current, limit, reset_at: record.expires_at }))
+        };
+        match self.update(&resolved, &update, now).await? {
+            Met::Changed(record) => of(&record, true),
+            // What was used up or revoked counts nothing, and allows nothing, until its window is over.
+            Met::Refused(record) if record.expires_at > now => match of(&record, false)? {
+                // It has begun since.
+                Some(counted) if record.life(now) == Outcome::Ok && counted.current < limit => Ok(None),
+                counted => Ok(counted),
+            },
+            Met::Refused(_) | Met::Nothing => Ok(None),
+        }
+    }
+
+    /// Adds one to a number that never expires, by one statement. None if there is none.
+    pub(super) async fn add_one(
+        &mut self,
+        tenant: &TenantId,
+        store: &str,
+        address: &Address,
+    ) -> Result<Option<Record>> {
+        let resolved = self.resolve(tenant, store, address).await?;
+        let update = Update {
+            set: "value = CAST(CAST(value AS bigint) + 1 AS text), expires_at = $5",
+            and: "",
+            params: vec![Value::Int(i64::MAX / 2)],
+        };
+        let now = self.stores.now();
+        Ok(match self.update(&resolved, &update, now).await? {
+            Met::Changed(record) => Some(record),
+            Met::Refused(_) | Met::Nothing => None,
+        })
+    }
+
+    /// Uses a record, and makes another of it, both or neither. Their stores are colocated, so within a generation this is
+    /// one request to one shard. One that was used before revokes what was made of it: it has been stolen, or its answer has been.
     pub async fn exchange(
         &mut self,
         tenant: &TenantId,
@@ -643,8 +840,9 @@ impl Desk<'_> {
         (into, put): (&str, impl FnOnce(&Record) -> Put),
     ) -> Result<Exchange> {
         let of = |outcome| Exchange { outcome, used: None, made: None };
-        let resolved = self.resolve(tenant, from, &Address::id(id)).await?;
         let made_spec = self.stores.spec(into).await?;
+        check_exchange(&*self.stores.spec(from).await?, &made_spec)?;
+        let resolved = self.resolve(tenant, from, &Address::id(id)).await?;
         // What it says does not change, so it can be read beforehand.
         let Some((_, record)) = self.find(&resolved).await? else { return Ok(of(Outcome::NotFound)) };
         if !record.is_bound_to(binding) {
@@ -712,6 +910,57 @@ impl Desk<'_> {
     }
 }
 
+/// The steps of a record's way to another place: insert, remove, and undo the first if the second has found nothing. All
+/// are in one transaction, the session's if it has one. Whether it has gone.
+async fn carried_in(session: &mut Session, steps: [Asked; 3]) -> Result<bool> {
+    let [insert, remove, undo] = steps;
+    let is_own = !session.in_transaction();
+    if is_own {
+        session.begin_implicit();
+    }
+    let work = async {
+        // Another may be there first.
+        if session.run_text(&insert.0, insert.1).await?.rows.is_empty() {
+            return Ok(false);
+        }
+        if session.run_text(&remove.0, remove.1).await?.rows.is_empty() {
+            session.run_text(&undo.0, undo.1).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    };
+    let carried = work.await;
+    if !is_own {
+        return carried;
+    }
+    if carried.is_err() {
+        session.fail();
+    }
+    let ended = session.end_implicit().await;
+    carried.and_then(|carried| ended.map(|()| carried))
+}
+
+/// Only what is used once is exchanged, and only for what is beside it.
+fn check_exchange(from: &StoreSpec, into: &StoreSpec) -> Result<()> {
+    if from.rotates {
+        return Err(SqlError::new("22023", format!("tokens of store {} are rotated, not exchanged", from.name)));
+    }
+    match from.is_colocated_with(into) {
+        true => Ok(()),
+        false => Err(SqlError::new("22023", format!("stores {} and {} are not colocated", from.name, into.name))
+            .with_hint("an exchange is between stores of one group with one key, which is not random")),
+    }
+}
+
+/// What an update is answered with.
+fn answered(met: Met, refused: impl FnOnce(&Record) -> Reply) -> Reply {
+    match met {
+        Met::Changed(record) => Reply::ok(record),
+        Met::Refused(record) => refused(&record),
+        Met::Nothing => Reply::of(Outcome::NotFound),
+    }
+}
+
 /// Why a record was not used.
 fn refused(record: &Record, binding: Option<&str>, now: i64) -> Reply {
     Reply::of(match record.life(now) {
@@ -737,9 +986,15 @@ const VALUES: &str = "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $
 /// What is there counts on, so that who has read it before finds it changed.
 const REPLACED: &str = "owner = excluded.owner, binding = excluded.binding, alias = excluded.alias, \
      value = excluded.value, state = excluded.state, version = r.version + 1, created_at = excluded.created_at, \
-     expires_at = excluded.expires_at, cap_at = excluded.cap_at, used_at = NULL, used_by = NULL, revoked_at = NULL";
+     expires_at = excluded.expires_at, cap_at = excluded.cap_at, used_at = NULL, used_by = NULL, revoked_at = NULL, \
+     generation = excluded.generation";
 
-fn values(spec: &StoreSpec, spot: &Spot, tenant: &TenantId, record: &Record, alias: Option<&str>) -> Vec<Value> {
+fn values(
+    (spec, spot, generation): (&StoreSpec, &Spot, i64),
+    tenant: &TenantId,
+    record: &Record,
+    alias: Option<&str>,
+) -> Vec<Value> {
     let mut values = on_key(spec, spot);
     values.extend([
         text(tenant.as_str()),
@@ -752,7 +1007,7 @@ fn values(spec: &StoreSpec, spot: &Spot, tenant: &TenantId, record: &Record, ali
         Value::Int(record.created_at),
         Value::Int(record.expires_at),
         Value::Int(record.cap_at),
-        Value::Int(spot.generation.get().into()),
+        Value::Int(generation),
     ]);
     values
 }
@@ -772,5 +1027,6 @@ fn new_record(spec: &StoreSpec, put: &Put, id: String, state: Option<String>, no
         used_at: None,
         used_by: None,
         revoked_at: None,
+        is_note: false,
     })
 }

@@ -8,6 +8,7 @@ use super::place;
 use super::record::{COLUMNS, Outcome, Record, Reply};
 use super::spec::StoreSpec;
 use super::{MAX_OWNER_BYTES, Result, tables};
+use isles_cluster::placements::Left;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
 use isles_kernel::names::TenantId;
@@ -16,7 +17,8 @@ use isles_kernel::value::Value;
 /// Records of a page.
 pub const MAX_PAGE: usize = 1_000;
 
-const LIVE: &str = "used_at IS NULL AND revoked_at IS NULL AND expires_at > $3";
+/// Live, and no note that only guards: what is noted in several generations is one record.
+const LIVE: &str = "used_at IS NULL AND revoked_at IS NULL AND expires_at > $3 AND generation >= 0";
 
 /// Some records of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +113,7 @@ impl Desk<'_> {
         for (_, table) in self.tables_of(&spec, tenant).await? {
             let sql = format!(
                 "UPDATE {table} SET revoked_at = $3, version = version + 1 WHERE tenant = $1 AND kind = $2 AND owner = $4 \
-                 AND revoked_at IS NULL AND expires_at > $3 RETURNING key"
+                 AND revoked_at IS NULL AND expires_at > $3 AND generation >= 0 RETURNING key"
             );
             let params =
                 vec![text(tenant.as_str()), text(spec.name.as_str()), Value::Int(self.stores.now()), text(owner)];
@@ -156,6 +158,27 @@ impl Desk<'_> {
             }
         }
         Ok(last)
+    }
+
+    /// The records of a generation that have not expired, of one tenant or of any.
+    pub async fn left(&mut self, tenant: Option<&TenantId>, generation: Generation) -> Result<Left> {
+        let now = self.stores.now();
+        let mut all = Left::default();
+        self.stores.learn_tables().await?;
+        for table in self.stores.tables().into_iter().filter(|table| !table.ends_with(tables::GLOBAL)) {
+            let of_tenant = if tenant.is_some() { " AND tenant = $3" } else { "" };
+            let sql = format!(
+                "SELECT count(*), max(expires_at) FROM {table} WHERE expires_at > $1 AND generation = $2{of_tenant}"
+            );
+            let mut params = vec![Value::Int(now), Value::Int(generation.get().into())];
+            params.extend(tenant.map(|tenant| text(tenant.as_str())));
+            let rows = self.ask(&sql, params).await?;
+            if let Some(Value::Int(end)) = rows.first().and_then(|row| row.get(1)) {
+                all.last_end = all.last_end.max(Some(*end));
+            }
+            all.records += counted(rows);
+        }
+        Ok(all)
     }
 
     /// Whether no record is left in a generation that has not expired, of one tenant or of any.

@@ -11,19 +11,26 @@
 //! letters and digits.
 //!
 //! An id is a route and never authority: the tenant is the caller's, and its name is part of the instance. So an id of
-//! another tenant leads to an instance where there is no such record, at the cost of one lookup, like any other.
+//! another tenant leads to an instance where there is no such record, at the cost of one lookup, like any other. One
+//! whose parts do not agree leads nowhere, and is looked for all the same, at a place where nothing is ([`decoy`]).
 
 use super::spec::StoreSpec;
 use super::{Result, tables};
 use isles_kernel::error::SqlError;
 use isles_kernel::hash::{BucketCount, bucket_of};
-use isles_kernel::id::{Generation, ResourceId, TypePrefix, UniquePart};
+use isles_kernel::id::{Generation, PAR_URN_PREFIX, ResourceId, TypePrefix, UniquePart};
 use isles_kernel::names::{BucketId, RegionName, TenantId};
-use isles_kernel::placement::{DEFAULT_GROUP, GenerationMap, GroupMap, Placement, Timestamp};
+use isles_kernel::placement::{GenerationMap, GroupMap, Placement, Timestamp};
 use std::collections::BTreeSet;
 
 /// The longest key, route or name of a client's. Longer than any id.
 pub const MAX_KEY_BYTES: usize = 512;
+
+/// What rows have for a generation that are of none: counters, and notes that only guard.
+pub(super) const NO_GENERATION: i64 = -1;
+
+/// The key of what is looked for and never there. No other begins with this character.
+const NOTHING: &str = "!";
 
 /// How an operation names a record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,8 +106,7 @@ pub(super) fn timestamp(micros: i64) -> Timestamp {
 
 /// The buckets of a store in one generation; none if that generation did not have it.
 fn group_in<'a>(map: &'a GenerationMap, spec: &StoreSpec) -> Option<&'a GroupMap> {
-    let named = |name: &str| map.groups().iter().find(|group| group.group().as_str() == name && !group.is_override());
-    map.group_of(&spec.name).or_else(|| named(spec.group.as_ref()?.as_str())).or_else(|| named(DEFAULT_GROUP))
+    map.group_for(&spec.name, spec.group.as_ref()?)
 }
 
 fn unplaced(spec: &StoreSpec) -> SqlError {
@@ -148,7 +154,8 @@ pub(super) fn follow(
     id: &str,
     now: i64,
 ) -> Option<Followed> {
-    let id = ResourceId::parse(id).ok()?;
+    // As a `request_uri` carries it.
+    let id = ResourceId::parse(id.strip_prefix(PAR_URN_PREFIX).unwrap_or(id)).ok()?;
     let map = placement.generations().find(|map| map.generation() == id.generation())?;
     if !map.in_force(timestamp(now)) || !spec.accepts(id.prefix(), id.generation()) {
         return None;
@@ -164,6 +171,16 @@ pub(super) fn follow(
     let key = format!("{}_{unique}", id.prefix());
     let family = format!("{}:{}:{}:{key}", id.generation(), id.region(), id.bucket());
     Some(Followed { spot: spot(spec, tenant, map, group, id.bucket(), key)?, turn, family })
+}
+
+/// A place where nothing is, for an id that leads nowhere: who asks for it is answered after the same work.
+pub(super) fn decoy(spec: &StoreSpec, placement: &Placement, tenant: &TenantId, id: &str) -> Option<Spot> {
+    if spec.is_singleton() {
+        return Some(single(spec, tenant, NOTHING.to_owned()));
+    }
+    let map = placement.current();
+    let group = group_in(map, spec)?;
+    spot(spec, tenant, map, group, group.bucket_of(id), NOTHING.to_owned())
 }
 
 /// `{uuid}` or `{uuid}.{n}.{secret}`.
@@ -189,7 +206,8 @@ pub(super) fn token(family: &str, turn: &Turn) -> String {
 pub(super) struct Wanted<'a> {
     /// It must be this one.
     pub(super) region: Option<&'a RegionName>,
-    /// It should be this one. A key says where its record is, so this is for records without.
+    /// It should be this one. A key says where its record is, so this is for records without; and where the placement
+    /// has no such region, its shares say it.
     pub(super) near: Option<&'a RegionName>,
 }
 
@@ -203,10 +221,11 @@ pub(super) fn mint(
 ) -> Result<(Spot, String)> {
     let map = placement.current();
     let group = group_in(map, spec).ok_or_else(|| unplaced(spec))?;
-    for region in wanted.region.iter().chain(&wanted.near) {
+    if let Some(region) = wanted.region {
         check_region(map, region)?;
     }
-    let bucket = match (route, wanted.region.or(wanted.near)) {
+    let near = wanted.near.filter(|region| has_region(placement, region));
+    let bucket = match (route, wanted.region.or(near)) {
         (None, Some(region)) => bucket_in(group, unique, region)?,
         (route, _) => {
             let bucket = group.bucket_of(route.unwrap_or(unique));
@@ -229,7 +248,12 @@ pub(super) fn mint(
     Ok((spot, id.map_err(|error| wrong(&error))?.to_string()))
 }
 
-/// A region that is misspelt, or that the tenant has left, is no place for its records.
+/// Whether new records can be in a region.
+pub(super) fn has_region(placement: &Placement, region: &RegionName) -> bool {
+    placement.current().regions().any(|known| known == region)
+}
+
+/// A region that is demanded and misspelt, or that the tenant has left, is no place for its records.
 fn check_region(map: &GenerationMap, region: &RegionName) -> Result<()> {
     let regions: BTreeSet<&str> = map.regions().map(RegionName::as_str).collect();
     match regions.contains(region.as_str()) {
@@ -378,7 +402,11 @@ mod tests {
         ];
         for id in forged {
             assert!(follow(&spec, &placement, &acme, &id, 0).is_none(), "{id}");
+            let decoy = decoy(&spec, &placement, &acme, &id).unwrap();
+            assert_eq!(decoy.key, NOTHING);
         }
+        let urn = format!("{PAR_URN_PREFIX}{good}");
+        assert_eq!(follow(&spec, &placement, &acme, &urn, 0).unwrap().family, good, "as a request_uri carries it");
     }
 
     #[test]
@@ -405,7 +433,8 @@ mod tests {
         }
     }
 
-    /// A hint gives way to the key; a region that is demanded does not; one that the placement does not have is an error.
+    /// A hint gives way to the key, and to the shares where the placement does not have the region; a region that is
+    /// demanded does not.
     #[test]
     fn a_region_is_demanded_or_hinted_at() {
         let (placement, acme) = (Placement::preset(), tenant("acme"));
@@ -423,11 +452,12 @@ mod tests {
         let demanded = Wanted { region: Some(&away), near: Some(&home) };
         assert_eq!(minted("session", None, demanded).unwrap(), away.as_str());
         assert!(minted("authcode", Some("user1:client1"), demanded).unwrap_err().message.contains("belongs to region"));
-        for wanted in [Wanted { near: Some(&mars), region: None }, Wanted { near: None, region: Some(&mars) }] {
-            for (store, route) in [("session", None), ("authcode", Some("user1:client1"))] {
-                let error = minted(store, route, wanted).unwrap_err();
-                assert_eq!((error.sqlstate, error.hint.as_deref()), ("22023", Some("it has apac, enam, weur")));
-            }
+        for (store, route) in [("session", None), ("authcode", Some("user1:client1"))] {
+            let error = minted(store, route, Wanted { near: None, region: Some(&mars) }).unwrap_err();
+            assert_eq!((error.sqlstate, error.hint.as_deref()), ("22023", Some("it has apac, enam, weur")));
+            // Whoever merely is somewhere is served, by the shares.
+            let hinted = minted(store, route, Wanted { near: Some(&mars), region: None }).unwrap();
+            assert_eq!(hinted, minted(store, route, Wanted::default()).unwrap(), "{store}");
         }
     }
 

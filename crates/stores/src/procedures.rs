@@ -337,7 +337,11 @@ impl Procedure for Definition {
             }
             Defining::Sweep => {
                 let sweeping = stores.clone();
-                let swept = stores.apart(async move { sweeping.sweep_before(Duration::ZERO).await }).await?;
+                let sweep = async move {
+                    sweeping.carry_lasting().await?;
+                    sweeping.sweep_before(Duration::ZERO).await
+                };
+                let swept = stores.apart(sweep).await?;
                 Ok(vec![vec![number(swept.removed)]])
             }
             Defining::Stores => Ok(stores.list().iter().map(|spec| shown(spec.config())).collect()),

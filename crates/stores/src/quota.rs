@@ -36,7 +36,7 @@
 
 use super::Result;
 use super::ask::{Asked, Desk, Rows, text, text_or_null};
-use super::place::Spot;
+use super::place::{NO_GENERATION, Spot};
 use super::record::Record;
 use super::spec::StoreSpec;
 use futures::future::BoxFuture;
@@ -184,7 +184,7 @@ impl Counter {
     fn upsert(&self, adding: &Adding<'_>, begin: i64, change: &str) -> Asked {
         let sql = format!(
             "INSERT INTO {} AS r (instance, kind, key, tenant, value, version, created_at, expires_at, cap_at, generation) \
-             VALUES ($1, $2, $3, $4, 'null', $5, 0, $6, $6, 0) ON CONFLICT (instance, kind, key) DO UPDATE SET {change} \
+             VALUES ($1, $2, $3, $4, 'null', $5, 0, $6, $6, {NO_GENERATION}) ON CONFLICT (instance, kind, key) DO UPDATE SET {change} \
              expires_at = CASE WHEN r.expires_at < excluded.expires_at THEN excluded.expires_at ELSE r.expires_at END \
              RETURNING version, created_at, used_at",
             adding.spot.table

@@ -1,6 +1,7 @@
 //! Records, as rows hold them, and outcomes.
 
 use super::Result;
+use super::place::NO_GENERATION;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::Value;
 use serde::Serialize;
@@ -57,11 +58,13 @@ pub struct Record {
     /// What it was used for: in an exchange, the record that was made of it.
     pub used_by: Option<String>,
     pub revoked_at: Option<i64>,
+    /// It only says that something has passed, to those who do not know a newer generation yet.
+    pub(super) is_note: bool,
 }
 
 /// The columns that [`Record::of_row`] reads, in its order.
 pub(super) const COLUMNS: &str =
-    "owner, binding, value, state, version, created_at, expires_at, cap_at, used_at, used_by, revoked_at";
+    "owner, binding, value, state, version, created_at, expires_at, cap_at, used_at, used_by, revoked_at, generation";
 
 impl Record {
     pub(super) fn of_row(id: String, row: &[Value]) -> Result<Record> {
@@ -79,6 +82,7 @@ impl Record {
             used_at: columns.number()?,
             used_by: columns.text()?,
             revoked_at: columns.number()?,
+            is_note: columns.number()? == Some(NO_GENERATION),
         })
     }
 

@@ -7,7 +7,7 @@ use super::quota::{MAX_RECORDS, MAX_TENANT_RECORDS, RecordQuota};
 use isles_kernel::error::SqlError;
 use isles_kernel::id::{Generation, TypePrefix};
 use isles_kernel::names::GroupName;
-use isles_kernel::placement::{Colocation, KeySchema, TypeName};
+use isles_kernel::placement::{Colocation, KeptType, KeySchema, TypeName};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -60,6 +60,9 @@ pub struct StoreConfig {
     /// None without a quota. It is set when the store is created or altered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counting: Option<Counting>,
+    /// Records from before a cap was lowered may last until then. Milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasting_until_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legacy: Vec<LegacyPrefix>,
 }
@@ -194,6 +197,23 @@ impl StoreSpec {
         self.group.is_none()
     }
 
+    /// As placements know it; singletons have none.
+    pub(super) fn kept_type(&self) -> Option<KeptType> {
+        Some(KeptType { name: self.name.clone(), group: self.group.clone()?, key: self.key.clone() })
+    }
+
+    /// The longest that a record lasts from now on: one that is made now, or one from before the cap was lowered.
+    pub(super) fn lasts(&self, now: i64) -> Duration {
+        let now_ms = u64::try_from(now / 1_000).unwrap_or_default();
+        let until = self.config.lasting_until_ms.unwrap_or_default();
+        self.cap.max(Duration::from_millis(until.saturating_sub(now_ms)))
+    }
+
+    /// Whether equal keys of both are in one instance, in every generation.
+    pub(super) fn is_colocated_with(&self, other: &StoreSpec) -> bool {
+        !self.is_random() && !self.is_singleton() && self.key == other.key && self.group == other.group
+    }
+
     /// Whether any bucket will do for a new record, since it is found by its id alone.
     pub fn is_random(&self) -> bool {
         self.key.colocation() == Colocation::Unrelated
@@ -216,8 +236,10 @@ impl StoreSpec {
         if let Some(prefix) = taken {
             return Some(format!("prefix {prefix} belongs to store {}", other.name));
         }
+        // Groups of two names may have two counts, of any tenant and at any time; the same key has one.
         let apart = self.key == other.key && self.group != other.group;
-        (apart && self.key.colocation() == Colocation::Required)
+        let shards = !self.is_random() && !self.is_singleton() && !other.is_singleton();
+        (apart && shards)
             .then(|| format!("store {} has the key {} as well: both must be in one group", other.name, self.key))
     }
 }
@@ -285,5 +307,14 @@ mod tests {
         assert!(of("refresh", "rft", "vc").conflict_with(&code).is_some());
         assert!(of("refresh", "rft", "user-client").conflict_with(&code).is_none());
         assert!(of("refresh", "acd", "user-client").conflict_with(&code).is_some());
+        let by = |name: &str, prefix: &str, group: &str, key: &str| {
+            let (name, prefix, group, key) = (name.into(), prefix.into(), group.into(), key.into());
+            StoreSpec::check(StoreConfig { name, prefix, group, key, ttl_ms: 1, ..StoreConfig::default() }).unwrap()
+        };
+        // The same key has the same count wherever it is used; random keys are never looked for in another store.
+        let par = by("par", "par", "client-based", "client_id");
+        assert!(by("x", "xxx", "vc", "client_id").conflict_with(&par).is_some());
+        assert!(by("x", "xxx", "vc", "purpose").conflict_with(&par).is_none());
+        assert!(by("x", "xxx", "vc", "uuid").conflict_with(&by("y", "yyy", "client-based", "uuid")).is_none());
     }
 }

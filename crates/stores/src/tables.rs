@@ -12,6 +12,7 @@
 use super::{Result, Stores};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::GroupName;
+use isles_kernel::placement::KNOWN_REGIONS;
 use std::sync::PoisonError;
 
 /// The place of singletons, where others have a region.
@@ -77,8 +78,13 @@ impl Stores {
         if self.has_table(&table) {
             return Ok(());
         }
-        // Where shards have regions, records stay in theirs (I-39).
-        let is_kept = !self.database().placements().regions().is_empty();
+        // Where shards have regions, records stay in theirs (I-39). A group whose tables were made before is where it is, and
+        // its tables are all alike.
+        let is_unbound = self.unbound().iter().any(|known| known == region);
+        let is_kept = !self.database().placements().regions().is_empty() && !is_unbound;
+        if is_unbound {
+            tracing::warn!(table, region, "records are not kept in their region: their tables are older than regions");
+        }
         for statement in statements(region, has_alias, is_kept) {
             // Another may be making it; both say IF NOT EXISTS.
             match self.ask(&statement, Vec::new()).await {
@@ -88,6 +94,18 @@ impl Stores {
         }
         self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner).insert(table);
         Ok(())
+    }
+
+    /// The regions whose records may be on any shard, though shards have regions: their tables were made before.
+    pub fn unbound(&self) -> Vec<String> {
+        if self.database().placements().regions().is_empty() {
+            return Vec::new();
+        }
+        let is_unbound = |region: &&str| {
+            let group = GroupName::new(group(region)).ok();
+            group.is_some_and(|group| self.database().is_bound(&group) == Some(false))
+        };
+        KNOWN_REGIONS.iter().copied().filter(is_unbound).map(str::to_owned).collect()
     }
 
     pub(super) fn has_table(&self, table: &str) -> bool {

@@ -85,6 +85,13 @@ impl Database {
         (!self.members().regions().is_empty()).then(|| written_regions(ranges))
     }
 
+    /// Whether tables of a group say a region; none if the group has no tables.
+    pub fn is_bound(&self, group: &GroupName) -> Option<bool> {
+        let schema = self.schema();
+        let has_tables = schema.tables.values().any(|table| table.group() == Some(group));
+        has_tables.then(|| !schema.regions_of(group).is_empty())
+    }
+
     /// Refuses to move buckets out of their region.
     pub(crate) fn check_region(&self, units: &Units, target: &ShardId) -> Result<(), SqlError> {
         let Units::Buckets { buckets } = units else { return Ok(()) };

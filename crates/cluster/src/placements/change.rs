@@ -6,21 +6,22 @@
 //!      ─► room for records in its regions ─► commit: configuration, entry of the history ─► publish
 //! ```
 //!
-//! What may follow is decided against what is in the catalog, not against what is in memory.
+//! What may follow is decided against what is in the catalog, not against what is in memory, and against what is kept:
+//! records of types that no configuration lists are lost like any other when their group goes or changes.
 //!
 //! The first record of a tenant replaces what it inherits. If nothing has been written by that, it may be anything that
-//! is valid; otherwise it is a change like any other, so that what was written is found.
+//! is valid, and nobody writes by it while that is found out; otherwise it is a change like any other, so that what was written is found.
 
 use super::record::{self, Action, ETag, HistoryEntry, RECORD_BYTES_MAX, is_default, read_config};
-use super::{DEFAULT_TENANT, MAX_TENANTS, Placements, led_to, ttl};
+use super::{DEFAULT_TENANT, Kept, MAX_TENANTS, Placements, led_to, ttl};
 use crate::catalog::{CatalogError, CommitId, Condition, Record, Revision, Transaction};
 use crate::commit::decision::catalog_error;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
 use isles_kernel::names::{RegionName, TenantId};
 use isles_kernel::placement::{
-    ConfigErrors, Entries, ErrorCode, Field, Groups, Optional, Placement, PlacementConfig, PreviousConfig,
-    RegionShares, Timestamp, TypeConfig, validate_change,
+    ConfigErrors, Entries, ErrorCode, Field, FieldError, Groups, KNOWN_REGIONS, KeptType, Optional, Placement,
+    PlacementConfig, PreviousConfig, RegionShares, Timestamp, TypeConfig, check_kept, validate_change,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -133,16 +134,57 @@ impl Baseline {
 impl Placements {
     /// Replaces the configuration of a tenant.
     pub async fn put(&self, change: &Change<'_>, text: &str) -> Result<Changed, ChangeError> {
-        let base = self.seen(change).await?;
-        let new = self.checked(text, &base).await?;
-        self.commit(change, Action::Put, base, new).await
+        let mut base = self.seen(change).await?;
+        let kept = self.kept().await?;
+        let mut closed = None;
+        if base.is_inherited {
+            // Whether anything is written by what is inherited must not change before the commit.
+            closed = Some(self.close(change.tenant).await?);
+            base = self.seen(change).await?;
+        }
+        let new = self.counted(change.tenant, self.checked(text, &base, &kept).await)?;
+        let changed = self.commit(change, Action::Put, base, (new, &kept)).await;
+        drop(closed);
+        changed
     }
 
     /// Makes a new generation, and keeps the one that was current for its readers.
     pub async fn migrate(&self, change: &Change<'_>, migration: Migration) -> Result<Changed, ChangeError> {
         let base = self.seen(change).await?;
-        let new = self.migrated(&base, migration)?;
-        self.commit(change, Action::Migrate, base, new).await
+        let kept = self.kept().await?;
+        let new = self.counted(change.tenant, self.migrated(&base, migration, &kept))?;
+        self.commit(change, Action::Migrate, base, (new, &kept)).await
+    }
+
+    /// Where shards have regions and nobody has configured anything, the built-in defaults would lead to regions without a
+    /// shard. Then those who have no record get one: the defaults, over the regions that there are. It is a record and no
+    /// other default, since regions come and go, and what is written must be found.
+    pub async fn settle_regions(&self) -> Result<(), SqlError> {
+        let served = self.regions();
+        let known: Vec<&str> =
+            KNOWN_REGIONS.into_iter().filter(|known| served.iter().any(|one| one.as_str() == *known)).collect();
+        let is_served = self.regions_are_served(&Placement::defaults()).is_ok();
+        if known.is_empty() || is_served || self.known.load().has(DEFAULT_TENANT) {
+            return Ok(());
+        }
+        let reason = Some("shards are in other regions than the built-in defaults lead to");
+        let change = Change { tenant: DEFAULT_TENANT, by: "isles", if_match: ETag::NONE, reason };
+        let shares = equal_shares(&known);
+        let config = PlacementConfig { base_regions: shares.clone(), ..PlacementConfig::fallback() };
+        let text = serde_json::to_string(&config)
+            .map_err(|error| SqlError::new("XX000", format!("the configuration has no JSON form: {error}")))?;
+        let put = match self.put(&change, &text).await {
+            // Somebody has written by the defaults before shards had regions: what is there is still read.
+            Err(ChangeError::Invalid(_)) => {
+                self.migrate(&change, Migration { base_regions: shares, ..Migration::default() }).await
+            }
+            put => put,
+        };
+        match put {
+            // Another process has been faster.
+            Ok(_) | Err(ChangeError::Stale { .. }) => Ok(()),
+            Err(error) => Err(error.for_people()),
+        }
     }
 
     /// Forgets a generation that nobody needs any more.
@@ -154,38 +196,56 @@ impl Placements {
             previous.remove(position);
         }
         let new = Placement::from_config(config)?;
-        self.commit(change, Action::RemoveGeneration, base, new).await
+        let kept = self.kept().await?;
+        self.commit(change, Action::RemoveGeneration, base, (new, &kept)).await
+    }
+
+    /// A configuration that was to take effect and is refused counts as an invalid one that was met.
+    fn counted(&self, tenant: &str, new: Result<Placement, ChangeError>) -> Result<Placement, ChangeError> {
+        new.inspect_err(|error| {
+            if let ChangeError::Invalid(errors) = error {
+                self.count_invalid(tenant, errors);
+            }
+        })
     }
 
     /// The configuration that a migration would make.
-    pub(super) fn migrated(&self, base: &Baseline, migration: Migration) -> Result<Placement, ChangeError> {
-        let new = Placement::from_config(self.next_generation(&base.placement, migration)?)?;
-        self.follows(base, &new)?;
-        self.regions_are_served(&new)?;
+    pub(super) fn migrated(
+        &self,
+        base: &Baseline,
+        migration: Migration,
+        kept: &[Kept],
+    ) -> Result<Placement, ChangeError> {
+        let new = Placement::from_config(self.next_generation(&base.placement, migration, kept)?)?;
+        self.fits(Some(base), &new, kept)?;
         Ok(new)
     }
 
     /// A configuration that is valid, and may follow.
-    pub(super) async fn checked(&self, text: &str, base: &Baseline) -> Result<Placement, ChangeError> {
+    pub(super) async fn checked(&self, text: &str, base: &Baseline, kept: &[Kept]) -> Result<Placement, ChangeError> {
         if text.len() > RECORD_BYTES_MAX {
             let message = format!("the configuration is larger than {RECORD_BYTES_MAX} bytes");
             return Err(ConfigErrors::one("", ErrorCode::TooLarge, message).into());
         }
         let new = Placement::from_json(text)?;
         // Only what somebody has written by can be lost.
-        if !base.is_inherited || !self.is_unused(base).await? {
-            self.follows(base, &new)?;
-        }
-        self.regions_are_served(&new)?;
+        let is_written = !base.is_inherited || !self.is_unused(base).await?;
+        self.fits(is_written.then_some(base), &new, kept)?;
         Ok(new)
     }
 
-    fn follows(&self, base: &Baseline, new: &Placement) -> Result<(), ChangeError> {
-        Ok(validate_change(&base.placement, new, self.now())?)
+    /// Whether a configuration may follow another, has a place for all that is kept, and leads to regions with shards: all
+    /// that is wrong with it is told at once.
+    fn fits(&self, before: Option<&Baseline>, new: &Placement, kept: &[Kept]) -> Result<(), ConfigErrors> {
+        let kept: Vec<KeptType> = kept.iter().map(|one| one.what.clone()).collect();
+        let follows = before.map_or(Ok(()), |base| validate_change(&base.placement, new, &kept, self.now()));
+        let all = [follows, check_kept(new, &kept), self.regions_are_served(new)];
+        let errors = all.into_iter().filter_map(Result::err);
+        ConfigErrors::none_of(errors.flat_map(ConfigErrors::into_errors).collect())
     }
 
     /// Where shards have regions, each region that gets buckets has a shard.
-    fn regions_are_served(&self, new: &Placement) -> Result<(), ChangeError> {
+    fn regions_are_served(&self, new: &Placement) -> Result<(), ConfigErrors> {
         let served = self.regions.load();
         if served.is_empty() {
             return Ok(());
@@ -195,9 +255,12 @@ impl Placements {
         missing.sort();
         missing.dedup();
         missing.retain(|region| !served.contains(*region));
-        let Some(first) = missing.first() else { return Ok(()) };
-        let message = format!("no shard is in region {first}, so its buckets have no place; add one, or give it 0");
-        Err(ConfigErrors::one(&format!("baseRegions.{first}"), ErrorCode::UnknownRegion, message).into())
+        let error = |region: &RegionName| FieldError {
+            field: format!("baseRegions.{region}"),
+            code: ErrorCode::UnknownRegion,
+            message: format!("no shard is in region {region}, so its buckets have no place; add one, or give it 0"),
+        };
+        ConfigErrors::none_of(missing.into_iter().map(error).collect())
     }
 
     async fn is_unused(&self, base: &Baseline) -> Result<bool, SqlError> {
@@ -281,7 +344,7 @@ impl Placements {
         change: &Change<'_>,
         action: Action,
         base: Baseline,
-        new: Placement,
+        (new, kept): (Placement, &[Kept]),
     ) -> Result<Changed, ChangeError> {
         if base.record.is_none() && self.known.load().count() >= MAX_TENANTS {
             let message = format!("at most {MAX_TENANTS} tenants have a placement of their own");
@@ -289,7 +352,7 @@ impl Placements {
                 .with_hint("tenants without one have that of \"default\"")
                 .into());
         }
-        let warnings = self.warnings(&base.placement, &new);
+        let warnings = self.warnings(&base.placement, &new, kept);
         // Whoever meets a region for the first time may be in the middle of a transaction, where no room can be made.
         let regions = led_to(&new, self.now());
         for keeper in self.keepers() {
@@ -336,7 +399,12 @@ impl Placements {
         }
     }
 
-    fn next_generation(&self, old: &Placement, migration: Migration) -> Result<PlacementConfig, ChangeError> {
+    fn next_generation(
+        &self,
+        old: &Placement,
+        migration: Migration,
+        kept: &[Kept],
+    ) -> Result<PlacementConfig, ChangeError> {
         let now = self.now();
         let current = old.current().generation();
         let next = current.next().ok_or_else(|| {
@@ -345,7 +413,7 @@ impl Placements {
         })?;
         let mut config = old.config().clone();
         let valid_until = migration.valid_until.unwrap_or_else(|| {
-            let lasts = self.longest_ttl(old) + ttl::MARGIN;
+            let lasts = ttl::longest(old, kept) + ttl::MARGIN;
             Field::Good(after(now, lasts).to_string())
         });
         let kept = PreviousConfig {
@@ -408,9 +476,9 @@ impl Placements {
     }
 
     /// A generation that is dropped from the read path before its records have expired.
-    pub(super) fn warnings(&self, old: &Placement, new: &Placement) -> Vec<String> {
+    pub(super) fn warnings(&self, old: &Placement, new: &Placement, kept: &[Kept]) -> Vec<String> {
         let was = old.current().generation();
-        let needed = after(self.now(), self.longest_ttl(old));
+        let needed = after(self.now(), ttl::longest(old, kept));
         let short = |until: Timestamp| {
             let number = was.get();
             format!("generation {number} is read until {until}, but its records may last until {needed}")
@@ -418,6 +486,14 @@ impl Placements {
         let kept = new.previous().iter().find(|map| map.generation() == was);
         kept.and_then(|map| map.valid_until()).filter(|until| *until < needed).map(short).into_iter().collect()
     }
+}
+
+/// As equal as whole percentages can be.
+fn equal_shares(regions: &[&str]) -> Optional<RegionShares> {
+    let count = i64::try_from(regions.len()).unwrap_or(1);
+    let share = |at: usize| 100 / count + i64::from((at as i64) < 100 % count);
+    let shares = regions.iter().enumerate().map(|(at, region)| ((*region).to_owned(), share(at).into()));
+    Some(Entries(shares.collect()).into())
 }
 
 fn after(now: Timestamp, lasts: Duration) -> Timestamp {

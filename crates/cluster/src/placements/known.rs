@@ -91,6 +91,17 @@ impl Known {
         outcomes.filter_map(|outcome| outcome.as_ref().ok()).map(|in_force| &*in_force.placement)
     }
 
+    /// The same, with whose they are.
+    pub(super) fn named_placements(&self) -> Vec<(String, Arc<Placement>)> {
+        let own = self.tenants.iter().map(|(name, entry)| (name.clone(), &entry.outcome));
+        let all = own.chain([(DEFAULT_TENANT.to_owned(), &self.shared)]);
+        let mut all: Vec<(String, Arc<Placement>)> =
+            all.filter_map(|(name, outcome)| Some((name, outcome.as_ref().ok()?.placement.clone()))).collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all.dedup_by(|one, other| one.0 == other.0);
+        all
+    }
+
     pub(super) fn last_valid(&self, tenant: &str) -> Option<Arc<Placement>> {
         self.tenants.get(tenant).and_then(|entry| entry.last_valid.clone())
     }
@@ -138,6 +149,35 @@ impl Drop for Entered {
     }
 }
 
+/// A tenant that nobody enters, until it is dropped.
+pub(super) struct Closed<'a> {
+    placements: &'a Placements,
+    tenant: String,
+}
+
+impl Closed<'_> {
+    fn new<'a>(placements: &'a Placements, tenant: &str) -> Closed<'a> {
+        let tenant = tenant.to_owned();
+        let mut closed = placements.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        *closed.entry(tenant.clone()).or_default() += 1;
+        placements.closings.fetch_add(1, Ordering::SeqCst);
+        Closed { placements, tenant }
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let mut closed = self.placements.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = closed.get_mut(&self.tenant) {
+            *times -= 1;
+            if *times == 0 {
+                closed.remove(&self.tenant);
+            }
+        }
+        self.placements.closings.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Placements {
     /// Reads all records.
     pub(crate) async fn open(
@@ -154,6 +194,8 @@ impl Placements {
             known: ArcSwap::from_pointee(known),
             publishing: Mutex::new(()),
             keepers: RwLock::default(),
+            closed: Mutex::default(),
+            closings: AtomicUsize::new(0),
             regions: ArcSwap::default(),
             invalid: Mutex::default(),
             is_following: AtomicBool::new(true),
@@ -196,22 +238,61 @@ impl Placements {
         let deadline = self.env.elapsed() + ENTER_LIMIT;
         loop {
             let found = self.of(tenant).map_err(|error| error.for_people())?;
-            if !found.before.iter().all(|users| users.are_gone()) {
-                if self.env.elapsed() >= deadline {
-                    return Err(
-                        SqlError::new("57P03", "operations under the last placement do not end").with_hint("retry")
-                    );
-                }
-                self.env.sleep(ENTER_POLL).await;
+            if self.is_closed(tenant) || !found.before.iter().all(|users| users.are_gone()) {
+                self.wait_for_others(deadline).await?;
                 continue;
             }
             found.users.0.fetch_add(1, Ordering::SeqCst);
             let entered = Entered(found);
-            // Else it came too late to be seen by those who enter the next one.
-            if self.known.load().of(tenant).is_ok_and(|now| Arc::ptr_eq(&now, &entered.0)) {
+            // Else it came too late to be seen by those who enter the next one, or by who has closed it.
+            let is_still = self.known.load().of(tenant).is_ok_and(|now| Arc::ptr_eq(&now, &entered.0));
+            if is_still && !self.is_closed(tenant) {
                 return Ok(entered);
             }
         }
+    }
+
+    async fn wait_for_others(&self, deadline: Duration) -> Result<(), SqlError> {
+        if self.env.elapsed() >= deadline {
+            let message = "operations under the last placement do not end";
+            return Err(SqlError::new("57P03", message).with_hint("retry"));
+        }
+        self.env.sleep(ENTER_POLL).await;
+        Ok(())
+    }
+
+    /// Waits until nobody goes by what a tenant inherits, and lets nobody enter until what is returned is dropped: who
+    /// looks meanwhile whether anything was written by it sees all that ever will be.
+    ///
+    /// Others inherit the same, and are counted with those of the tenant. So newcomers get a copy to be counted in, and
+    /// only those in the copies of before are waited for.
+    pub(super) async fn close(&self, tenant: &str) -> Result<Closed<'_>, SqlError> {
+        let closed = Closed::new(self, tenant);
+        let inside = self.renew_shared();
+        let deadline = self.env.elapsed() + ENTER_LIMIT;
+        while !inside.iter().all(|users| users.are_gone()) {
+            self.wait_for_others(deadline).await?;
+        }
+        Ok(closed)
+    }
+
+    fn is_closed(&self, tenant: &str) -> bool {
+        if self.closings.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever changes the record of `default` changes what all have who have none.
+        closed.contains_key(tenant) || (closed.contains_key(DEFAULT_TENANT) && !self.known.load().has(tenant))
+    }
+
+    /// Puts a copy of what tenants without a record have in its place. Returns those who are inside the copies of before.
+    fn renew_shared(&self) -> Vec<Arc<Users>> {
+        let _alone = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.known.load_full();
+        let inside = users_of(&old.shared);
+        let shared = shared(&old.tenants, &old.shared, std::iter::empty());
+        self.known.store(Arc::new(Known { tenants: old.tenants.clone(), shared, followed: old.followed }));
+        inside
     }
 
     /// Reads every record, from wherever the catalog is.
@@ -371,6 +452,10 @@ async fn follow_from(weak: &Weak<Placements>, catalog: &Weak<dyn Catalog>, from:
     let Some(open) = catalog.upgrade() else { return Ok(()) };
     let mut watch = open.watch(record::PREFIX, from).await?;
     drop(open);
+    // It may have failed before.
+    if let Some(placements) = weak.upgrade() {
+        placements.is_following.store(true, Ordering::SeqCst);
+    }
     loop {
         let commit = watch.next().await?;
         let Some(placements) = weak.upgrade() else { return Ok(()) };

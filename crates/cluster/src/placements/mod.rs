@@ -49,11 +49,11 @@ use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::id::Generation;
 use isles_kernel::names::{RegionName, TenantId};
-use isles_kernel::placement::{ConfigErrors, FieldError, Placement, Timestamp, TypeName};
+use isles_kernel::placement::{ConfigErrors, FieldError, KeptType, Placement, Timestamp};
 use known::{Known, Users};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -153,14 +153,35 @@ impl PlacementError {
     }
 }
 
+/// A type that is kept under placements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    pub what: KeptType,
+    /// The longest that a record lasts from now on: one that is there, or one that is written now.
+    pub lasts: Duration,
+}
+
+/// What holds a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    pub records: u64,
+    /// When the last of them ends if none is extended, in microseconds since 1970.
+    pub last_end: Option<i64>,
+}
+
 /// Who keeps records under placements, and is asked about them.
 #[async_trait]
 pub trait Keeper: Send + Sync {
     /// Whether no record is left that was written in this generation: of one tenant, or of any.
     async fn is_drained(&self, tenant: Option<&str>, generation: Generation) -> Result<bool, SqlError>;
 
-    /// The longest that a record of this type lasts; None for a type that is not kept here.
-    fn longest_ttl(&self, name: &TypeName) -> Option<Duration>;
+    /// Every type that it keeps under placements, whether or not configurations list it.
+    async fn kept(&self) -> Result<Vec<Kept>, SqlError>;
+
+    /// What is left of a generation; None from one who does not count.
+    async fn left(&self, _tenant: Option<&str>, _generation: Generation) -> Result<Option<Left>, SqlError> {
+        Ok(None)
+    }
 
     /// Makes room for records in these regions, before a placement takes effect that leads there. One who keeps records
     /// where there is room anyway has nothing to do.
@@ -188,6 +209,10 @@ pub struct Placements {
     /// Held by whoever makes the next `known` of the last.
     publishing: Mutex<()>,
     keepers: RwLock<Vec<Arc<dyn Keeper>>>,
+    /// Tenants that nobody may enter, since it is being found out whether anything is written by what they inherit.
+    closed: Mutex<BTreeMap<String, usize>>,
+    /// How many of them there are, for those who enter any other.
+    closings: AtomicUsize,
     /// Those that shards are in; empty if shards have none.
     regions: ArcSwap<BTreeSet<RegionName>>,
     /// How often an invalid record was met, by tenant and group.
@@ -237,6 +262,20 @@ impl Placements {
     pub(crate) fn now(&self) -> Timestamp {
         let micros = i64::try_from(self.env.now_micros()).unwrap_or(i64::MAX);
         Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The placements in force, and whose they are: those of tenants with a record of their own, and what all others have.
+    pub fn in_force(&self) -> Vec<(String, Arc<Placement>)> {
+        self.known.load().named_placements()
+    }
+
+    /// Every type that somebody keeps.
+    pub(crate) async fn kept(&self) -> Result<Vec<Kept>, SqlError> {
+        let mut all = Vec::new();
+        for keeper in self.keepers() {
+            all.extend(keeper.kept().await?);
+        }
+        Ok(all)
     }
 
     pub(crate) fn keepers(&self) -> Vec<Arc<dyn Keeper>> {

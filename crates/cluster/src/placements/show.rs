@@ -1,11 +1,13 @@
 //! What operators ask before and after a change.
 
 use super::change::{ChangeError, Migration};
-use super::record::{self, ETag, HistoryEntry};
-use super::{DEFAULT_TENANT, Placements, Source};
+use super::record::{self, ETag, HistoryEntry, is_default};
+use super::{DEFAULT_TENANT, Kept, Left, Placements, Source};
 use isles_kernel::error::SqlError;
+use isles_kernel::id::Generation;
 use isles_kernel::placement::{
-    ConfigErrors, FieldChange, GroupImpact, Placement, PlacementConfig, SAMPLED_KEYS, differences, impact,
+    ConfigErrors, FieldChange, GroupImpact, KeptType, Placement, PlacementConfig, SAMPLED_KEYS, Timestamp, differences,
+    impact,
 };
 use serde::Serialize;
 
@@ -56,6 +58,10 @@ pub struct GenerationStatus {
     /// RFC 3339; none for the current one.
     pub valid_until: Option<String>,
     pub state: Removable,
+    /// How many records hold it; none if nobody counts.
+    pub records: Option<u64>,
+    /// When the last of them ends if none is extended, in RFC 3339.
+    pub last_ends: Option<String>,
     pub groups: usize,
     pub types: usize,
 }
@@ -110,8 +116,8 @@ impl Placements {
 
     /// Everything that is wrong with a configuration, as the next one of a tenant.
     pub async fn validate(&self, tenant: &str, text: &str) -> Result<Result<Placement, ConfigErrors>, SqlError> {
-        let base = self.baseline(tenant).await?;
-        match self.checked(text, &base).await {
+        let (base, kept) = (self.baseline(tenant).await?, self.kept().await?);
+        match self.checked(text, &base, &kept).await {
             Ok(placement) => Ok(Ok(placement)),
             Err(ChangeError::Invalid(errors)) => Ok(Err(errors)),
             Err(error) => Err(error.for_people()),
@@ -120,25 +126,26 @@ impl Placements {
 
     /// What a configuration would do to the keys of a tenant.
     pub async fn dry_run(&self, tenant: &str, text: &str) -> Result<DryRun, ChangeError> {
-        let base = self.baseline(tenant).await?;
-        let new = self.checked(text, &base).await?;
-        Ok(self.compared(base.etag(), &base.placement, &new))
+        let (base, kept) = (self.baseline(tenant).await?, self.kept().await?);
+        let new = self.checked(text, &base, &kept).await?;
+        Ok(self.compared(base.etag(), (&base.placement, &new), &kept))
     }
 
     /// The same for a migration.
     pub async fn dry_run_migration(&self, tenant: &str, migration: Migration) -> Result<DryRun, ChangeError> {
-        let base = self.baseline(tenant).await?;
-        let new = self.migrated(&base, migration)?;
-        Ok(self.compared(base.etag(), &base.placement, &new))
+        let (base, kept) = (self.baseline(tenant).await?, self.kept().await?);
+        let new = self.migrated(&base, migration, &kept)?;
+        Ok(self.compared(base.etag(), (&base.placement, &new), &kept))
     }
 
-    fn compared(&self, etag: ETag, old: &Placement, new: &Placement) -> DryRun {
+    fn compared(&self, etag: ETag, (old, new): (&Placement, &Placement), kept: &[Kept]) -> DryRun {
+        let types: Vec<KeptType> = kept.iter().map(|one| one.what.clone()).collect();
         DryRun {
             etag,
             current_generation: new.current().generation().get(),
-            impact: impact(old, new, SAMPLED_KEYS),
+            impact: impact(old, new, &types, SAMPLED_KEYS),
             changes: differences(old.config(), new.config()),
-            warnings: self.warnings(old, new),
+            warnings: self.warnings(old, new, kept),
         }
     }
 
@@ -165,6 +172,19 @@ impl Placements {
         serde_json::from_value(entry.config).map_err(|error| SqlError::new("XX000", error.to_string()))
     }
 
+    /// What everyone who counts says is left of a generation.
+    async fn left(&self, tenant: &str, generation: Generation) -> Result<Option<Left>, SqlError> {
+        let mut all: Option<Left> = None;
+        for keeper in self.keepers() {
+            if let Some(left) = keeper.left((!is_default(tenant)).then_some(tenant), generation).await? {
+                let sum = all.get_or_insert_default();
+                sum.records += left.records;
+                sum.last_end = sum.last_end.max(left.last_end);
+            }
+        }
+        Ok(all)
+    }
+
     /// The generations of a tenant, and when each may be removed.
     pub async fn status(&self, tenant: &str) -> Result<Status, SqlError> {
         let base = self.baseline(tenant).await?;
@@ -178,10 +198,14 @@ impl Placements {
                 Some(_) if self.is_drained(tenant, map.generation()).await? => Removable::Drained,
                 Some(_) => Removable::InForce,
             };
+            let left = self.left(tenant, map.generation()).await?;
+            let last_end = left.and_then(|left| left.last_end).and_then(|end| Timestamp::from_microsecond(end).ok());
             generations.push(GenerationStatus {
                 generation: map.generation().get(),
                 valid_until: map.valid_until().map(|until| until.to_string()),
                 state,
+                records: left.map(|left| left.records),
+                last_ends: last_end.map(|end| end.to_string()),
                 groups: map.groups().len(),
                 types: map.types().count(),
             });

@@ -4,7 +4,7 @@
 //! any other type the longest of those: a generation that is read for too long costs reads, one that is dropped too
 //! early loses records.
 
-use super::Placements;
+use super::Kept;
 use isles_kernel::placement::{Placement, TypeName};
 use std::time::Duration;
 
@@ -42,17 +42,12 @@ const fn days(count: u64) -> Duration {
     hours(count * 24)
 }
 
-impl Placements {
-    /// How long after its last write a generation may still have records.
-    pub(super) fn longest_ttl(&self, placement: &Placement) -> Duration {
-        let types = placement.current().types().map(|(name, _)| self.ttl_of(name));
-        types.max().unwrap_or(DEFAULT_TTL)
-    }
-
-    fn ttl_of(&self, name: &TypeName) -> Duration {
-        let kept = self.keepers().iter().filter_map(|keeper| keeper.longest_ttl(name)).max();
-        kept.unwrap_or_else(|| built_in(name))
-    }
+/// How long after its last write a generation may still have records: of the types that the placement lists, and of all
+/// that are kept, listed or not.
+pub(super) fn longest(placement: &Placement, kept: &[Kept]) -> Duration {
+    let of = |name: &TypeName| kept.iter().filter(|one| one.what.name == *name).map(|one| one.lasts).max();
+    let listed = placement.current().types().map(|(name, _)| of(name).unwrap_or_else(|| built_in(name)));
+    listed.chain(kept.iter().map(|one| one.lasts)).max().unwrap_or(DEFAULT_TTL)
 }
 
 fn built_in(name: &TypeName) -> Duration {

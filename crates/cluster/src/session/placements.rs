@@ -86,6 +86,8 @@ impl Verb {
                 ("valid_until", TEXT),
                 ("groups", INT8),
                 ("types", INT8),
+                ("records", INT8),
+                ("last_ends", TEXT),
                 ("errors", TEXT),
             ],
             Verb::Get => &[("etag", TEXT), ("source", TEXT), ("config", TEXT)],
@@ -264,6 +266,8 @@ async fn status(placements: &Placements, tenant: &str) -> Result<Vec<Vec<Value>>
             optional(one.valid_until.clone()),
             number(one.groups as u64),
             number(one.types as u64),
+            one.records.map_or(Value::Null, number),
+            optional(one.last_ends.clone()),
             optional(errors.clone()),
         ]
     };

@@ -4,11 +4,13 @@ use crate::harness::Db;
 use async_trait::async_trait;
 use isles_cluster::catalog::{Event, Revision};
 use isles_cluster::placements::{
-    Action, Change, ChangeError, Changed, DEFAULT_TTL, ETag, Keeper, Migration, Placements, Removable, Source, Why,
+    Action, Change, ChangeError, Changed, DEFAULT_TTL, ETag, Keeper, Kept, Migration, Placements, Removable, Source,
+    Why,
 };
 use isles_kernel::error::SqlError;
 use isles_kernel::id::{Generation, ResourceId, UniquePart};
-use isles_kernel::placement::{ErrorCode, PlacementConfig, Timestamp, TypeName};
+use isles_kernel::names::GroupName;
+use isles_kernel::placement::{ErrorCode, KeptType, KeySchema, PlacementConfig, Timestamp, TypeName};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -228,6 +230,12 @@ async fn too_little_time_for_a_generation_is_warned_about() {
     assert_eq!(dry.warnings.len(), 1);
 }
 
+/// A type that is kept, whose records last some days.
+pub(crate) fn kept(name: &str, group: &str, key: &str, days: u64) -> Kept {
+    let (group, key) = (GroupName::new(group).unwrap(), KeySchema::new(key).unwrap());
+    Kept { what: KeptType { name: type_name(name), group, key }, lasts: Duration::from_secs(days * 86_400) }
+}
+
 /// Says that a generation is drained when it is told to.
 struct Told {
     drained: AtomicBool,
@@ -239,8 +247,8 @@ impl Keeper for Told {
         Ok(self.drained.load(Ordering::SeqCst))
     }
 
-    fn longest_ttl(&self, name: &TypeName) -> Option<Duration> {
-        (name.as_str() == "refresh").then_some(Duration::from_secs(90 * 86_400))
+    async fn kept(&self) -> Result<Vec<Kept>, SqlError> {
+        Ok(vec![kept("refresh", "user-client", "userId:clientId", 90)])
     }
 }
 

@@ -4,7 +4,8 @@ use crate::changes::{change, preset, put};
 use crate::harness::Db;
 use isles_cluster::catalog::{Key, Transaction};
 use isles_cluster::database::Config;
-use isles_cluster::placements::{Environment, Migration, Placements, Source, Why};
+use isles_cluster::placements::{Environment, Kept, Migration, Placements, Source, Why};
+use isles_kernel::error::SqlError;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -206,4 +207,64 @@ async fn generations_do_not_meet_under_load() {
     }
     assert!(!met.load(Ordering::SeqCst), "two generations were inside at once");
     assert!(generations.len() >= 4, "{generations:?}");
+}
+
+/// Looks when it is told to, whether anything is there.
+struct Looking {
+    asked: AtomicBool,
+    may_answer: AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl isles_cluster::placements::Keeper for Looking {
+    async fn is_drained(&self, _: Option<&str>, _: isles_kernel::id::Generation) -> Result<bool, SqlError> {
+        self.asked.store(true, Ordering::SeqCst);
+        until("the answer", || self.may_answer.load(Ordering::SeqCst)).await;
+        Ok(true)
+    }
+
+    async fn kept(&self) -> Result<Vec<Kept>, SqlError> {
+        Ok(Vec::new())
+    }
+}
+
+/// While it is found out whether anything was written by what a tenant inherits, nobody of the tenant writes by that; who
+/// comes meanwhile goes by what the tenant has afterwards. Others who inherit the same go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_writes_by_what_a_first_record_is_about_to_replace() {
+    let db = Db::sqlite(1).await;
+    let placements = db.database.placements().clone();
+    let keeper = Arc::new(Looking { asked: AtomicBool::new(false), may_answer: AtomicBool::new(false) });
+    placements.register(keeper.clone());
+    let inside = placements.enter("acme").await.unwrap();
+    let first = {
+        let placements = placements.clone();
+        tokio::spawn(async move { put(&placements, "acme", &preset()).await.unwrap() })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!keeper.asked.load(Ordering::SeqCst), "it waits for those who are inside");
+    drop(inside);
+    until("the look", || keeper.asked.load(Ordering::SeqCst)).await;
+    assert!(placements.enter("other").await.is_ok());
+    let late = {
+        let placements = placements.clone();
+        tokio::spawn(async move { placements.enter("acme").await.unwrap().source })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!late.is_finished() && !first.is_finished());
+    keeper.may_answer.store(true, Ordering::SeqCst);
+    first.await.unwrap();
+    assert_eq!(late.await.unwrap(), Source::Configured);
+}
+
+/// A configuration that was to take effect and is refused is a failed validation, and is counted as one; a trial is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_configuration_is_counted() {
+    let db = Db::sqlite(1).await;
+    let placements = db.database.placements();
+    assert!(placements.validate("acme", BROKEN).await.unwrap().is_err());
+    assert!(placements.invalid_counts().is_empty());
+    let broken: serde_json::Value = serde_json::from_str(BROKEN).unwrap();
+    assert!(put(placements, "acme", &broken).await.is_err());
+    assert_eq!(placements.invalid_counts(), [("acme".to_owned(), "user-client".to_owned(), 1)]);
 }

@@ -14,7 +14,7 @@ async fn an_administrator_sees_and_changes_placements_by_sql() {
     let db = Db::sqlite(1).await;
     let mut client = db.client();
     let status = client.run("SELECT * FROM isles.placement_status('acme')").await;
-    assert_eq!(status, ["acme|defaults|\"0\"|1|current|∅|1|11|∅"]);
+    assert_eq!(status, ["acme|defaults|\"0\"|1|current|∅|1|11|∅|∅|∅"]);
     let config = preset().to_string();
     let set = "SELECT * FROM isles.placement_set($1, $2, 'acme', reason => 'first')";
     let made = client.try_with(set, vec![text(&config), text("\"0\"")]).await.unwrap();

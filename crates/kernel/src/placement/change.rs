@@ -6,20 +6,31 @@
 //! Invariants:
 //!   * A generation number means one mapping for ever; numbers only rise and are not reused.
 //!   * The generation that was current is kept as a previous one, and each previous one until it expires.
+//!   * That holds for every group of a generation, whether or not it has members: types that are kept and not listed
+//!     ([`KeptType`]) may be in it.
 
 use super::errors::{ConfigErrors, ErrorCode, FieldError, at};
+use super::kept::{KeptType, kept_stay};
 use super::registry::TypeName;
 use super::{GenerationMap, GroupMap, Placement};
 use jiff::Timestamp;
 
-/// Every way in which `new` may not replace `old` at the instant `now`.
-pub fn validate_change(old: &Placement, new: &Placement, now: Timestamp) -> Result<(), ConfigErrors> {
+/// Every way in which `new` may not replace `old` at the instant `now`, while these types are kept.
+pub fn validate_change(
+    old: &Placement,
+    new: &Placement,
+    kept: &[KeptType],
+    now: Timestamp,
+) -> Result<(), ConfigErrors> {
     let mut errors = Vec::new();
     generation_rises(old, new, &mut errors);
     types_stay(old, new, &mut errors);
     for map in old.generations() {
         match new.generations().position(|candidate| candidate.generation() == map.generation()) {
-            Some(index) => mapping_stays(map, new, index, &mut errors),
+            Some(index) => {
+                mapping_stays(map, new, index, &mut errors);
+                report_new(kept_stay(map, new, index, kept), &mut errors);
+            }
             None => may_be_dropped(map, now, &mut errors),
         }
     }
@@ -57,33 +68,63 @@ fn types_stay(old: &Placement, new: &Placement, errors: &mut Vec<FieldError>) {
 
 fn mapping_stays(map: &GenerationMap, new: &Placement, index: usize, errors: &mut Vec<FieldError>) {
     let Some(now) = new.generations().nth(index) else { return };
-    let path = if index == 0 { String::new() } else { format!("previousGenerations[{}]", index - 1) };
-    let mut reported = Vec::new();
-    for (name, group) in map.types() {
-        for (field, what) in differences(&path, name, group, now.group_of(name)) {
-            if !reported.contains(&field) {
-                let message =
-                    format!("{what} of generation {} cannot change; raise currentGeneration", map.generation().get());
-                fail(errors, field.clone(), ErrorCode::MappingChanged, message);
-                reported.push(field);
-            }
+    let path = path_of(index);
+    let of_types = map.types().flat_map(|(name, group)| differences(&path, name, group, now.group_of(name)));
+    let of_groups = map.groups().iter().filter(|group| !group.is_override()).flat_map(|group| {
+        let found = now.group_named(group.group());
+        found.map_or_else(Vec::new, |found| group_differences(&path, group, found))
+    });
+    let number = map.generation().get();
+    let changed = |(field, what)| {
+        let message = format!("{what} of generation {number} cannot change; raise currentGeneration");
+        FieldError { field, code: ErrorCode::MappingChanged, message }
+    };
+    report_new(of_types.chain(of_groups).map(changed).collect(), errors);
+}
+
+/// Reports each field once, however many types and groups are led elsewhere by it.
+fn report_new(found: Vec<FieldError>, errors: &mut Vec<FieldError>) {
+    for error in found {
+        if !errors.iter().any(|known| known.field == error.field && known.code == error.code) {
+            errors.push(error);
         }
     }
 }
 
+/// Where the generation of an index is written.
+pub(super) fn path_of(index: usize) -> String {
+    if index == 0 { String::new() } else { format!("previousGenerations[{}]", index - 1) }
+}
+
 /// What leads a key of type `name` elsewhere than before.
-fn differences(path: &str, name: &TypeName, old: &GroupMap, new: Option<&GroupMap>) -> Vec<(String, &'static str)> {
+pub(super) fn differences(
+    path: &str,
+    name: &TypeName,
+    old: &GroupMap,
+    new: Option<&GroupMap>,
+) -> Vec<(String, &'static str)> {
     let groups = at(path, "groups");
     let Some(new) = new else { return vec![(groups, "a member")] };
     let group = at(&groups, new.group().as_str());
     if new.group() != old.group() {
         return vec![(at(&group, "members"), "the group of a member")];
     }
+    let mut found = group_differences(path, old, new);
+    let has_other_count = new.buckets() != old.buckets() || new.space() != old.space();
+    if has_other_count && (new.is_override() || new.space() != old.space()) {
+        let count = at(&group, "totalShards");
+        found.retain(|(field, _)| *field != count);
+        found.insert(0, (at(&at(&group, "overrides"), name.as_str()), "the count"));
+    }
+    found
+}
+
+/// The same of all that is in a group, listed or not.
+fn group_differences(path: &str, old: &GroupMap, new: &GroupMap) -> Vec<(String, &'static str)> {
+    let group = at(&at(path, "groups"), new.group().as_str());
     let mut found = Vec::new();
-    if new.buckets() != old.buckets() || new.space() != old.space() {
-        let own = new.space() != old.space() || new.is_override();
-        let field = if own { at(&at(&group, "overrides"), name.as_str()) } else { at(&group, "totalShards") };
-        found.push((field, "the count"));
+    if new.buckets() != old.buckets() {
+        found.push((at(&group, "totalShards"), "the count"));
     } else if new.ranges() != old.ranges() {
         let field = if path.is_empty() { "baseRegions".to_owned() } else { at(path, "regions") };
         found.push((field, "the regions"));

@@ -105,6 +105,7 @@ fn spaces(draft: GroupDraft, shares: &[RegionShare]) -> Vec<(String, String, Gro
         is_override: false,
         buckets,
         salt: draft.salt.clone(),
+        key: draft.key.clone(),
         ranges: apportion(buckets, shares).expect("the counts and shares of a draft without errors were tried"),
         members,
     };

@@ -37,6 +37,7 @@ pub enum ErrorCode {
     ColocationSplit,
     SameKeyCount,
     SameKeySalt,
+    GroupInUse,
     // Generations.
     GenerationOrder,
     BadTimestamp,
@@ -79,11 +80,15 @@ impl ConfigErrors {
     }
 
     /// Ok when there is nothing to report.
-    pub(super) fn none_of(errors: Vec<FieldError>) -> Result<(), ConfigErrors> {
+    pub fn none_of(errors: Vec<FieldError>) -> Result<(), ConfigErrors> {
         match errors.is_empty() {
             true => Ok(()),
             false => Err(ConfigErrors(errors)),
         }
+    }
+
+    pub fn into_errors(self) -> Vec<FieldError> {
+        self.0
     }
 
     pub fn errors(&self) -> &[FieldError] {

@@ -3,7 +3,7 @@
 //! Keys are sampled, always the same ones, and located under both configurations. Types that come from the same bucket
 //! space and go to the same one are counted together: their keys go the same ways.
 
-use super::{GroupMap, Placement, TypeName};
+use super::{GenerationMap, GroupMap, KeptType, Placement, TypeName};
 use crate::names::{GroupName, RegionName};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,18 +57,30 @@ impl RegionImpact {
     }
 }
 
-/// How `keys` sampled keys of each type are placed by `new`, compared with `old`.
-pub fn impact(old: &Placement, new: &Placement, keys: u32) -> Vec<GroupImpact> {
-    let mut ways: BTreeMap<(Option<&GroupName>, &GroupName), Vec<&TypeName>> = BTreeMap::new();
-    for (name, group) in new.current().types() {
-        let from = old.current().group_of(name).map(GroupMap::space);
-        ways.entry((from, group.space())).or_default().push(name);
+/// From where and to where keys go, and of which types.
+type Ways<'a> = BTreeMap<(Option<&'a GroupName>, &'a GroupName), Way<'a>>;
+
+struct Way<'a> {
+    from: Option<&'a GroupMap>,
+    to: &'a GroupMap,
+    types: Vec<TypeName>,
+}
+
+/// How `keys` sampled keys of each type are placed by `new`, compared with `old`: of the types that are listed, and of
+/// those that are kept.
+pub fn impact(old: &Placement, new: &Placement, kept: &[KeptType], keys: u32) -> Vec<GroupImpact> {
+    let (from, to): (&GenerationMap, &GenerationMap) = (old.current(), new.current());
+    let listed = to.types().map(|(name, group)| (name, from.group_of(name), group));
+    let others = kept.iter().filter(|one| to.group_of(&one.name).is_none());
+    let others = others.filter_map(|KeptType { name, group, .. }| {
+        Some((name, from.group_for(name, group), to.group_for(name, group)?))
+    });
+    let mut ways = Ways::new();
+    for (name, from, to) in listed.chain(others) {
+        let way = ways.entry((from.map(GroupMap::space), to.space()));
+        way.or_insert(Way { from, to, types: Vec::new() }).types.push(name.clone());
     }
-    let of_way = |types: Vec<&TypeName>| {
-        let to = new.current().group_of(types[0])?;
-        Some(measure(old.current().group_of(types[0]), to, types.into_iter().cloned().collect(), keys))
-    };
-    ways.into_values().filter_map(of_way).collect()
+    ways.into_values().map(|way| measure(way.from, way.to, way.types, keys)).collect()
 }
 
 fn measure(from: Option<&GroupMap>, to: &GroupMap, types: Vec<TypeName>, keys: u32) -> GroupImpact {
@@ -136,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_same_configuration_moves_nothing() {
-        let impact = impact(&Placement::preset(), &Placement::preset(), 1_000);
+        let impact = impact(&Placement::preset(), &Placement::preset(), &[], 1_000);
         assert_eq!(impact.len(), 5);
         assert!(impact.iter().all(|group| group.moved == 0 && group.keys == 1_000));
         let regions = &impact[0].regions;
@@ -147,7 +159,7 @@ mod tests {
     /// Twice the buckets: half of the keys keep the number of theirs, and of these the first two of five their region.
     #[test]
     fn twice_the_buckets_move_about_four_of_five_keys() {
-        let impact = impact(&with_count(20), &with_count(40), SAMPLED_KEYS);
+        let impact = impact(&with_count(20), &with_count(40), &[], SAMPLED_KEYS);
         assert_eq!(impact.len(), 1);
         assert!((0.77..0.83).contains(&impact[0].share()), "{}", impact[0].share());
         let (leaving, arriving): (u32, u32) =
@@ -159,7 +171,7 @@ mod tests {
 
     #[test]
     fn types_that_leave_a_group_are_counted_by_themselves() {
-        let impact = impact(&Placement::defaults(), &Placement::preset(), 100);
+        let impact = impact(&Placement::defaults(), &Placement::preset(), &[], 100);
         let way = |to: &str| impact.iter().find(|group| group.to.as_str() == to).unwrap();
         assert_eq!(impact.len(), 5);
         assert_eq!(way("vc").types.len(), 2);

@@ -32,6 +32,7 @@ mod diff;
 mod draft;
 mod errors;
 mod impact;
+mod kept;
 mod registry;
 mod validate;
 
@@ -43,6 +44,7 @@ pub use diff::{FieldChange, differences};
 pub use errors::{ConfigErrors, ErrorCode, FieldError};
 pub use impact::{GroupImpact, RegionImpact, SAMPLED_KEYS, impact};
 pub use jiff::Timestamp;
+pub use kept::{KeptType, check_kept};
 pub use registry::{Colocation, KeySchema, MAX_TYPES, RegistryError, TypeName, TypeRegistry, TypeSpec};
 pub use validate::{DEFAULT_GROUP, KNOWN_REGIONS, MAX_GROUPS, MAX_PREVIOUS_GENERATIONS};
 
@@ -145,6 +147,8 @@ pub struct GroupMap {
     is_override: bool,
     buckets: BucketCount,
     salt: Option<String>,
+    /// What every member is keyed by, if the group says so.
+    key: Option<KeySchema>,
     /// Contiguous, and together all buckets.
     ranges: Vec<RegionRange>,
     /// In order of name.
@@ -166,6 +170,11 @@ impl GroupMap {
 
     pub fn salt(&self) -> Option<&str> {
         self.salt.as_deref()
+    }
+
+    /// What everything in it is keyed by, if that is said.
+    pub fn key(&self) -> Option<&KeySchema> {
+        self.key.as_ref()
     }
 
     pub fn ranges(&self) -> &[RegionRange] {
@@ -240,6 +249,18 @@ impl GenerationMap {
 
     pub fn group_of(&self, name: &TypeName) -> Option<&GroupMap> {
         self.of_type.get(name).map(|&i| &self.groups[i])
+    }
+
+    /// The group of a name, with the buckets of the members that share its count.
+    pub fn group_named(&self, name: &GroupName) -> Option<&GroupMap> {
+        self.groups.iter().find(|group| group.group == *name && !group.is_override)
+    }
+
+    /// The buckets of a type that may be listed or not: of the group that it is a member of, else of the one that it
+    /// names, else of the default one.
+    pub fn group_for(&self, name: &TypeName, group: &GroupName) -> Option<&GroupMap> {
+        let default = || self.groups.iter().find(|group| group.group.as_str() == DEFAULT_GROUP && !group.is_override);
+        self.group_of(name).or_else(|| self.group_named(group)).or_else(default)
     }
 
     pub fn types(&self) -> impl Iterator<Item = (&TypeName, &GroupMap)> {

@@ -21,7 +21,11 @@ pub(crate) fn status_of(error: &SqlError) -> StatusCode {
         ("53400", _) if error.retry_after_s.is_some() => StatusCode::TOO_MANY_REQUESTS,
         ("54000", _) => StatusCode::PAYLOAD_TOO_LARGE,
         ("57014", _) => StatusCode::REQUEST_TIMEOUT,
-        (_, "23" | "40") => StatusCode::CONFLICT,
+        // What a request names is not there, or is not in the state for it.
+        ("42704", _) => StatusCode::NOT_FOUND,
+        (_, "23" | "40" | "55") => StatusCode::CONFLICT,
+        // A configuration that is invalid is the server's fault, and nobody can ask in another way.
+        ("F0000", _) => StatusCode::INTERNAL_SERVER_ERROR,
         (_, "08" | "53" | "57") => StatusCode::SERVICE_UNAVAILABLE,
         (_, "58" | "XX") => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_REQUEST,
@@ -113,7 +117,16 @@ mod tests {
 
     #[test]
     fn errors_have_a_status_and_their_fields() {
-        for (code, status) in [("42601", 400), ("28P01", 401), ("23505", 409), ("53300", 503), ("XX000", 500)] {
+        for (code, status) in [
+            ("42601", 400),
+            ("28P01", 401),
+            ("23505", 409),
+            ("53300", 503),
+            ("XX000", 500),
+            ("F0000", 500),
+            ("55000", 409),
+            ("42704", 404),
+        ] {
             assert_eq!(status_of(&SqlError::new(code, "")).as_u16(), status);
         }
         let quota = SqlError::new("53400", "");

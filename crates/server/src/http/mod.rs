@@ -117,7 +117,7 @@ fn routes(body_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)>
     let openapi = || async { ([(header::CONTENT_TYPE, "application/json")], DESCRIBED.as_str()) };
     let mut routes = vec![
         ("/sql", post(sql::post_sql).layer(DefaultBodyLimit::max(body_bytes))),
-        ("/healthz", get(|| async { "ok\n" })),
+        ("/healthz", get(healthy)),
         ("/readyz", get(ready)),
         ("/metrics", get(metrics)),
         ("/openapi.json", get(openapi)),
@@ -128,13 +128,34 @@ fn routes(body_bytes: usize) -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)>
     routes
 }
 
+/// The process answers. What is said beside that is no reason to end it.
+async fn healthy(State(door): State<Arc<HttpDoor>>) -> String {
+    format!("ok\n{}", placements_of(&door))
+}
+
 /// Whether the database answers: a role is looked up, as for a login.
-async fn ready(State(door): State<Arc<HttpDoor>>) -> (StatusCode, &'static str) {
+async fn ready(State(door): State<Arc<HttpDoor>>) -> (StatusCode, String) {
     let running = *door.phase.borrow() == Phase::Running;
     match running && roles::get(door.backend.catalog().as_ref(), FIRST_ROLE).await.is_ok() {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        true => (StatusCode::OK, format!("ready\n{}", placements_of(&door))),
+        false => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready\n{}", placements_of(&door))),
     }
+}
+
+/// What is to be said of placements, a line each. Names of tenants are not: anybody may ask.
+fn placements_of(door: &HttpDoor) -> String {
+    let health = door.backend.database().placements().health();
+    let mut said = String::new();
+    if health.uses_defaults {
+        said.push_str("placements: built-in defaults, there is no configuration of tenant \"default\"\n");
+    }
+    if !health.is_following {
+        said.push_str("placements: the catalog is not followed, they are as they were last read\n");
+    }
+    if !health.invalid.is_empty() {
+        said.push_str(&format!("placements: {} configurations are invalid\n", health.invalid.len()));
+    }
+    said
 }
 
 async fn metrics(State(door): State<Arc<HttpDoor>>) -> impl IntoResponse {

@@ -20,6 +20,10 @@ fn health_and_metrics_and_the_interface() {
     for path in ["/healthz", "/readyz"] {
         assert!(server.get(path).starts_with("HTTP/1.1 200"), "{path}");
     }
+    // Missing configuration is said, and keeps nothing from being healthy.
+    for path in ["/healthz", "/readyz"] {
+        assert!(server.get(path).contains("placements: built-in defaults"), "{path}");
+    }
     let metrics = server.get("/metrics");
     assert!(metrics.contains("isles_connections") && metrics.contains("# EOF"), "{metrics}");
     let interface = server.get("/openapi.json");

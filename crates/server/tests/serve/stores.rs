@@ -21,6 +21,30 @@ fn post_with(server: &Server, path: &str, headers: &str, body: &Value) -> (u16, 
     (status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned())))
 }
 
+/// Each series has buckets that rise to the count, which is that of `+Inf`, and a sum.
+fn is_a_histogram(metrics: &str, name: &str) {
+    assert!(metrics.contains(&format!("# TYPE {name} histogram")), "{metrics}");
+    let of = |part: &str| -> Vec<(String, f64)> {
+        let start = format!("{name}_{part}{{");
+        let lines = metrics.lines().filter_map(|line| line.strip_prefix(&start));
+        lines
+            .map(|line| line.rsplit_once("} ").map(|(to, count)| (to.to_owned(), count.parse().unwrap())).unwrap())
+            .collect()
+    };
+    let (counts, sums, buckets) = (of("count"), of("sum"), of("bucket"));
+    assert!(!counts.is_empty() && counts.len() == sums.len());
+    for (labels, count) in counts {
+        assert!(labels.contains("do_type=") && labels.contains("region=") && labels.contains("shard="), "{labels}");
+        let own: Vec<&(String, f64)> = buckets
+            .iter()
+            .filter(|(to, _)| to.starts_with("le=") && to.ends_with(&labels) || to.starts_with(&labels))
+            .collect();
+        assert!(own.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{own:?}");
+        let last = own.last().unwrap_or_else(|| panic!("{labels} has no buckets in {metrics}"));
+        assert!(last.0.contains("le=\"+Inf\"") && last.1 == count, "{last:?} {count}");
+    }
+}
+
 #[test]
 fn records_are_stored_taken_and_kept_apart() {
     let server = Server::start(&["--shards", "2"]);
@@ -42,8 +66,9 @@ fn records_are_stored_taken_and_kept_apart() {
     assert_eq!(ask("fly", Some("acme"), json!({})).0, 400);
     assert_eq!(ask("get", Some("acme"), json!({ "id": id, "more": 1 })).0, 400);
     let metrics = server.get("/metrics");
-    assert!(metrics.contains("do_shard_distribution{do_type=\"session\",quantile=\"0.99\"}"), "{metrics}");
-    assert!(metrics.contains("do_request_duration_count_total{do_type=\"session\""), "{metrics}");
+    let spread = "do_shard_distribution{do_type=\"session\",group=\"default\",quantile=\"0.99\"}";
+    assert!(metrics.contains(spread), "{metrics}");
+    is_a_histogram(&metrics, "do_request_duration");
     assert!(server.get("/stores").starts_with("HTTP/1.1 401"));
 }
 
@@ -69,9 +94,17 @@ fn a_request_says_where_it_comes_from() {
         &json!({ "sql": "SELECT isles.put('session', '1')" }),
     );
     assert!(status == 200 && answer["results"][0]["rows"][0][0]["id"].as_str().unwrap().contains(":weur:"), "{answer}");
-    // Regions that nobody has, and those that this tenant has not.
-    assert_eq!(put("mars", json!({ "value": 1 })), (400, None));
-    assert_eq!(put("oc", json!({ "value": 1 })), (400, None));
+    // Who is where this tenant has nothing is served all the same, unless the record must be there.
+    for region in ["mars", "oc"] {
+        let (status, minted) = put(region, json!({ "value": 1 }));
+        assert!(status == 200 && ["apac", "enam", "weur"].contains(&minted.unwrap().as_str()), "{region}");
+        assert_eq!(put(region, json!({ "value": 1, "region": region })), (400, None));
+    }
+    let metrics = server.get("/metrics");
+    for (region, count) in [("oc", 1), ("other", 1)] {
+        let line = format!("isles_store_region_unserved_total{{do_type=\"session\",region=\"{region}\"}} {count}");
+        assert!(metrics.contains(&line), "{line} is missing in {metrics}");
+    }
 }
 
 /// Whoever comes to a full store shall come later, and is told when.
@@ -187,4 +220,103 @@ fn stores_are_declared_in_the_configuration() {
     ] {
         assert!(said.contains(wanted), "{wanted} is missing in {said}");
     }
+}
+
+/// Reads of a previous generation are counted, by the generations that are asked and found.
+#[test]
+fn reads_of_a_previous_generation_are_counted() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let put = post(&server, "/stores/session/put", Some("acme"), &json!({ "value": 1 })).1;
+    let (status, moved) = post_with(&server, "/admin/sharding/migrate?tenant=acme", "If-Match: \"0\"\r\n", &json!({}));
+    assert_eq!(status, 200, "{moved}");
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/stores/session/get", Some("acme"), &json!({ "id": put["id"] })).0, 200);
+    }
+    let metrics = server.get("/metrics");
+    let line = "do_generation_fallback_total{do_type=\"session\",from_gen=\"2\",to_gen=\"1\"} 2";
+    assert!(metrics.contains(line), "{metrics}");
+    let (status, gone) = post(&server, "/stores/nothing/get", Some("acme"), &json!({ "id": "x" }));
+    assert_eq!((status, gone["error"]["code"].as_str()), (404, Some("42704")), "{gone}");
+}
+
+/// B21: a proof that came by HTTP does not pass by SQL, and the other way round.
+#[test]
+fn b21_a_proof_is_one_proof_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let by_http = |jti: &str| {
+        let body = json!({ "jkt": "thumb", "jti": jti, "lifetime": 60_000 });
+        post(&server, "/stores/dpop/pass_proof", Some("acme"), &body)
+    };
+    let by_sql = |jti: &str| {
+        let sql = format!("SELECT isles.pass_proof('dpop', 'thumb', '{jti}', '1 minute')");
+        let answer = post(&server, "/sql", Some("acme"), &json!({ "sql": sql })).1;
+        answer["results"][0]["rows"][0][0]["outcome"].as_str().map(str::to_owned)
+    };
+    assert_eq!(by_http("http first").0, 200);
+    assert_eq!(by_sql("http first").as_deref(), Some("replayed"));
+    assert_eq!(by_sql("sql first").as_deref(), Some("ok"));
+    assert_eq!(by_http("sql first"), (409, json!({ "outcome": "replayed" })));
+}
+
+/// Changes of permissions are published and followed without a line of Rust, and an extension says what became of it.
+#[test]
+fn changes_are_published_and_followed_over_http() {
+    let server = Server::start(&["--shards", "2"]);
+    let create = "SELECT isles.create_preset('identity')";
+    assert_eq!(post(&server, "/sql", None, &json!({ "sql": create })).0, 200);
+    let ask = |operation: &str, body: Value| post(&server, &format!("/stores/{operation}"), Some("acme"), &body);
+    for number in 1..=2 {
+        let (status, said) = ask("permission/publish_change", json!({ "change": { "user": "ann", "n": number } }));
+        assert_eq!((status, said["number"].as_u64()), (200, Some(number)), "{said}");
+    }
+    let (status, after) = ask("permission/changes_after", json!({ "number": 1 }));
+    let wanted = json!([{ "number": 2, "change": { "user": "ann", "n": 2 } }]);
+    assert_eq!((status, &after["changes"]), (200, &wanted), "{after}");
+    assert_eq!(ask("permission/changes_after", json!({ "number": 9 })).0, 410);
+    let code = ask("challenge/put", json!({ "value": 1, "key": "ann/1" })).1;
+    let extended = ask("challenge/extend", json!({ "id": code["id"], "ttl": 3_600_000 })).1;
+    assert_eq!((&extended["capped"], &extended["capAt"]), (&json!(true), &extended["expiresAt"]), "{extended}");
+    let session = ask("session/put", json!({ "value": 1 })).1;
+    assert_eq!(ask("session/extend", json!({ "id": session["id"] })).1["capped"], false);
+}
+
+/// docs/alerts.yml is as Prometheus reads it: rules have no other fields than these, and ask for metrics that there are.
+#[test]
+fn the_alert_rules_are_as_prometheus_reads_them() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/alerts.yml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    assert_eq!(lines.next(), Some("groups:"));
+    let (mut rules, mut within): (Vec<Vec<String>>, String) = (Vec::new(), String::new());
+    for line in lines {
+        let depth = line.len() - line.trim_start().len();
+        let (field, value) = line.trim_start().split_once(':').unwrap_or_else(|| panic!("{line}"));
+        match (depth, field) {
+            (2, "- name") | (4, "rules") => {}
+            (6, "- alert") => rules.push(vec!["alert".into()]),
+            (8, "expr" | "for" | "labels" | "annotations") => {
+                within = field.into();
+                assert_eq!(value.trim().is_empty(), matches!(field, "labels" | "annotations"), "{line}");
+                rules.last_mut().unwrap().push(format!("{field}:{value}"));
+            }
+            (10, _) if within == "labels" || within == "annotations" => assert!(!value.trim().is_empty(), "{line}"),
+            _ => panic!("Prometheus has no such field: {line}"),
+        }
+    }
+    let server = Server::start(&[]);
+    let metrics = server.get("/metrics");
+    for rule in &rules {
+        let expr = rule.iter().find_map(|field| field.strip_prefix("expr:")).unwrap_or_else(|| panic!("{rule:?}"));
+        let names = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> = names.filter(|name| name.starts_with("do_") || name.starts_with("isles_")).collect();
+        assert!(!names.is_empty(), "{expr}");
+        for name in names {
+            assert!(metrics.contains(name), "{expr} asks for {name}, which is not there");
+        }
+    }
+    assert!(rules.len() >= 2 && text.contains("ShardConfigInvalid") && text.contains("ShardHotspot"));
 }

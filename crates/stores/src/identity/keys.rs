@@ -1,10 +1,14 @@
 //! Singletons: signing keys, versions; and the permission changes of a tenant.
 //!
-//! There is one key set and one counter of each tenant, in a table that is never sharded. Each change is made of what
-//! was read and on condition that it is still so: of two that rotate at once, both succeed, one after the other, and
-//! there is one active key at every moment.
+//! There is one key set and one counter of each tenant, in a table that is never sharded. Keys change by what was read
+//! and on condition that it is still so: of two that rotate at once, both succeed, one after the other, and there is one
+//! active key at every moment. A version rises by one statement.
+//!
+//! The changes of permissions are numbered for ever. So they never expire, and a change carries them into the current
+//! generation, as the sweep does with those that nobody changes.
 
-use crate::decide::{Change, Decision};
+use crate::decide::Change;
+use crate::operate::Pauses;
 use crate::{Address, Desk, Outcome, Put, Record, Result};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
@@ -17,8 +21,8 @@ const MIN_REASON_CHARS: usize = 10;
 /// Changes of permissions that are kept for those who come late.
 const MAX_CHANGES: usize = 100;
 
-/// How often a record that is not there is made.
-const ATTEMPTS: usize = 4;
+/// How often a change is made anew because somebody else was faster, or the record was not there.
+const ATTEMPTS: usize = 20;
 
 const KEYS: &str = "keys";
 
@@ -65,6 +69,30 @@ impl KeySet {
         self.keys.truncate(MAX_KEYS);
         Ok(self)
     }
+
+    fn retired(mut self, kid: &str, leaked: Option<&str>, now: i64) -> Result<KeySet> {
+        let Some(at) = self.keys.iter().position(|key| key.kid == kid) else {
+            return Err(SqlError::new("42704", format!("there is no key {kid}")));
+        };
+        if self.keys[at].status == KeyStatus::Active {
+            return Err(SqlError::new("55000", format!("key {kid} signs")).with_hint("rotate it first"));
+        }
+        match leaked {
+            None => drop(self.keys.remove(at)),
+            Some(reason) => {
+                let key = &mut self.keys[at];
+                (key.status, key.since, key.reason) = (KeyStatus::Revoked, now, Some(reason.to_owned()));
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn check_reason(reason: &str) -> Result<()> {
+    match reason.chars().count() < MIN_REASON_CHARS {
+        true => Err(SqlError::new("22023", format!("a reason has at least {MIN_REASON_CHARS} characters"))),
+        false => Ok(()),
+    }
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<T> {
@@ -93,21 +121,23 @@ impl Desk<'_> {
     where
         T: Serialize + serde::de::DeserializeOwned + Default,
     {
+        let mut pauses = Pauses::new();
         for _ in 0..ATTEMPTS {
-            let changed = self
-                .change((tenant, store, address), None, |record, _, now| {
-                    let (value, answer) = next(parsed(record)?, now)?;
-                    let (value, expires_at) = (Some(json(&value)?), Some(i64::MAX / 2));
-                    Ok(Decision::after(Change { value, expires_at, ..Change::default() }, answer))
-                })
-                .await?;
-            if let Some((answer, _)) = changed {
+            let resolved = self.resolve(tenant, store, address).await?;
+            let Some((at, record)) = self.find(&resolved).await? else {
+                drop(resolved);
+                // Whoever is second finds it there, and changes it.
+                Box::pin(self.put_if_absent(tenant, store, address, Put::of(json(&T::default())?))).await?;
+                continue;
+            };
+            let (value, answer) = next(parsed(&record)?, self.stores.now())?;
+            let change = Change { value: Some(json(&value)?), expires_at: Some(i64::MAX / 2), ..Change::default() };
+            if Box::pin(self.write_forward((tenant, &resolved, at), &record, change)).await?.is_some() {
                 return Ok(answer);
             }
-            // Whoever is second finds it there, and changes it.
-            self.put_if_absent(tenant, store, address, Put::of(json(&T::default())?)).await?;
+            pauses.pause(self.stores.env()).await;
         }
-        Err(SqlError::new("40001", "the record comes and goes").with_hint("retry"))
+        Err(SqlError::new("40001", "too many change the record at once").with_hint("retry"))
     }
 
     /// Makes a new key the active one. The last one goes on being good for what it has signed.
@@ -122,9 +152,7 @@ impl Desk<'_> {
         (kid, key): (&str, serde_json::Value),
         reason: &str,
     ) -> Result<KeySet> {
-        if reason.chars().count() < MIN_REASON_CHARS {
-            return Err(SqlError::new("22023", format!("a reason has at least {MIN_REASON_CHARS} characters")));
-        }
+        check_reason(reason)?;
         self.replace_key(tenant, (kid, key), (KeyStatus::Revoked, Some(reason))).await
     }
 
@@ -144,6 +172,20 @@ impl Desk<'_> {
         .await
     }
 
+    /// Forgets a key that does not sign any more, when nothing is left that it has signed. With a reason it is revoked
+    /// instead: it has leaked, and those who ask shall be told.
+    pub async fn retire_key(&mut self, tenant: &TenantId, kid: &str, leaked: Option<&str>) -> Result<KeySet> {
+        if let Some(reason) = leaked {
+            check_reason(reason)?;
+        }
+        let address = Address::key(KEYS);
+        self.evolve((tenant, "keymanager", &address), |set: KeySet, now| {
+            let set = set.retired(kid, leaked, now)?;
+            Ok((set.clone(), set))
+        })
+        .await
+    }
+
     pub async fn keys(&mut self, tenant: &TenantId) -> Result<KeySet> {
         let reply = self.get(tenant, "keymanager", &Address::key(KEYS)).await?;
         match (reply.outcome, reply.record) {
@@ -155,7 +197,13 @@ impl Desk<'_> {
     /// The next version of a name: each call gives a larger one, without gaps, whoever calls.
     pub async fn next_version(&mut self, tenant: &TenantId, name: &str) -> Result<u64> {
         let address = Address::key(name);
-        self.evolve((tenant, "versionmanager", &address), |last: u64, _| Ok((last + 1, last + 1))).await
+        for _ in 0..ATTEMPTS {
+            if let Some(record) = self.add_one(tenant, "versionmanager", &address).await? {
+                return parsed(&record);
+            }
+            Box::pin(self.put_if_absent(tenant, "versionmanager", &address, Put::of("0"))).await?;
+        }
+        Err(SqlError::new("40001", "the record comes and goes").with_hint("retry"))
     }
 
     /// Tells those who follow a tenant's permissions of a change. Returns its number.

@@ -1,9 +1,16 @@
 //! A placement changes while records of the last one are there.
 
-use crate::world::{FIRST, World, acme};
+use crate::world::{FIRST, World, acme, tenant};
+use isles_cluster::placements::{Change, ChangeError, Changed, Migration, Removable};
+use isles_kernel::id::Generation;
+use isles_kernel::placement::{ErrorCode, Timestamp};
 use isles_stores::identity::Grant;
-use isles_stores::{Address, Alteration, Outcome, Put};
+use isles_stores::{Address, Alteration, Outcome, Put, StoreConfig};
+use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
+
+const DAY: u64 = 86_400;
 
 const SECOND: [u32; 3] = [48, 20, 24];
 const THIRD: [u32; 3] = [64, 64, 64];
@@ -193,5 +200,212 @@ pub(crate) async fn old_prefixes_are_read_in_old_generations(world: World) {
     }
     for code in [old, new] {
         assert!(desk.exchange_code(&acme(), &code, ("app", None)).await.unwrap().is_ok());
+    }
+}
+
+async fn migrate(world: &World, change: Value) -> Result<Changed, ChangeError> {
+    let placements = world.db.database.placements();
+    let if_match = placements.of("acme").unwrap().etag;
+    let migration: Migration = serde_json::from_value(change).unwrap();
+    placements.migrate(&Change { tenant: "acme", by: "test", if_match, reason: None }, migration).await
+}
+
+fn refused(outcome: Result<Changed, ChangeError>) -> Vec<(String, ErrorCode)> {
+    match outcome {
+        Err(ChangeError::Invalid(errors)) => errors.errors().iter().map(|one| (one.field.clone(), one.code)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn store(name: &str, prefix: &str, group: &str, key: &str) -> StoreConfig {
+    let (name, prefix, group, key) = (name.into(), prefix.into(), group.into(), key.into());
+    StoreConfig { name, prefix, group, key, ttl_ms: 3_600_000, ..StoreConfig::default() }
+}
+
+/// Stores that no configuration lists keep their group, and equal keys of all of them their count.
+pub(crate) async fn a_placement_that_stores_do_not_fit_is_refused(world: World) {
+    let mut desk = world.desk();
+    let minute = Duration::from_secs(60);
+    desk.hit(&acme(), "ratelimit", &Address::key("mail:ann"), (5, minute)).await.unwrap();
+    let groups = |edit: fn(&mut Value)| {
+        let placement = world.placement(1, FIRST, &[]);
+        let mut groups = serde_json::to_value(placement.config()).unwrap()["groups"].clone();
+        edit(&mut groups);
+        json!({ "groups": groups })
+    };
+    let gone = groups(|groups| {
+        groups.as_object_mut().unwrap().remove("random-high-rps");
+        groups["random-medium-rps"]["members"] = json!(["session", "challenge", "revocation"]);
+    });
+    let found = refused(migrate(&world, gone).await);
+    assert_eq!(found, [("groups.random-high-rps".to_owned(), ErrorCode::GroupInUse)]);
+    let keyed = groups(|groups| groups["vc"]["key"] = json!("tenantId:userId"));
+    let found = refused(migrate(&world, keyed).await);
+    assert!(found.contains(&("groups.vc.key".to_owned(), ErrorCode::KeyMismatch)), "{found:?}");
+    // The same key has the same count wherever it is used.
+    let apart = world.stores.create(store("x", "xxx", "vc", "client_id")).await.unwrap_err();
+    assert_eq!(apart.sqlstate, "42710", "{apart}");
+    assert_eq!(world.stores.create(store("x", "xxx", "nowhere", "x")).await.unwrap_err().sqlstate, "42704");
+    world.stores.create(store("x", "xxx", "vc", "x")).await.unwrap();
+    // What does change tells of them.
+    let doubled = groups(|groups| groups["client-based"]["totalShards"] = json!(64));
+    let migration: Migration = serde_json::from_value(doubled).unwrap();
+    let dry = world.db.database.placements().dry_run_migration("acme", migration).await.unwrap();
+    let moved = |name: &str| {
+        let of = dry.impact.iter().find(|way| way.types.iter().any(|kind| kind.as_str() == name));
+        of.unwrap_or_else(|| panic!("{name} is missing")).moved
+    };
+    assert!(moved("samlrequest") > 1_000 && moved("ratelimit") == 0 && moved("x") == 0);
+    let counted = desk.hit(&acme(), "ratelimit", &Address::key("mail:ann"), (5, minute)).await.unwrap();
+    assert_eq!(counted.current, 2, "it counts on");
+}
+
+/// Of whatever store the longest record is, and with whatever cap it was made.
+pub(crate) async fn a_generation_is_read_for_as_long_as_its_records_may_last(world: World) {
+    let ends = async || {
+        let changed = migrate(&world, json!({})).await.unwrap();
+        assert!(changed.warnings.is_empty(), "{:?}", changed.warnings);
+        let placement = world.db.database.placements().of("acme").unwrap().placement.clone();
+        let now = isles_engine::env::Env::now_micros(&*world.clock) as i64 / 1_000_000;
+        u64::try_from(placement.previous()[0].valid_until().unwrap().as_second() - now).unwrap() / DAY
+    };
+    // Of the preset, changes of permissions last longest.
+    assert_eq!(ends().await, 400);
+    for (name, days) in [("permission", 1), ("refresh", 30), ("revocation", 30)] {
+        let cap = Alteration { cap_ms: Some(days * DAY * 1_000), ..Alteration::default() };
+        world.stores.alter(name, cap).await.unwrap();
+    }
+    assert_eq!(ends().await, 400, "those from before the cap was lowered last as long as they did");
+    world.pass(320 * DAY);
+    assert_eq!(ends().await, 80);
+    world.pass(100 * DAY);
+    assert_eq!(ends().await, 30);
+    let year = StoreConfig { ttl_ms: 365 * DAY * 1_000, ..store("archive", "arc", "vc", "uuid") };
+    world.stores.create(year).await.unwrap();
+    assert_eq!(ends().await, 365);
+    let soon = Timestamp::from_microsecond(isles_engine::env::Env::now_micros(&*world.clock) as i64).unwrap();
+    let short = migrate(&world, json!({ "validUntil": (soon + Duration::from_secs(60 * DAY)).to_string() })).await;
+    assert_eq!(short.unwrap().warnings.len(), 1, "60 days are too few for a year");
+}
+
+/// Numbers go on, whatever generation the record was made in, also after that has ended; and nothing holds it for ever.
+pub(crate) async fn permission_changes_are_numbered_over_generations(world: World) {
+    let (mut desk, other) = (world.desk(), tenant("default"));
+    for number in 1..=3 {
+        assert_eq!(desk.publish_change(&acme(), json!({ "n": number })).await.unwrap(), number);
+        assert_eq!(desk.publish_change(&other, json!({ "n": number })).await.unwrap(), number);
+    }
+    world.place(2, SECOND, &[(1, FIRST, 3_600)]).await;
+    assert!(!desk.is_drained(Some(&acme()), Generation::FIRST).await.unwrap());
+    assert_eq!(desk.publish_change(&acme(), json!({ "n": 4 })).await.unwrap(), 4);
+    assert!(desk.is_drained(Some(&acme()), Generation::FIRST).await.unwrap(), "it has gone to the current one");
+    assert_eq!(desk.changes_after(&acme(), 2).await.unwrap().unwrap().len(), 2);
+    // Nobody publishes anything, and the next generation comes.
+    world.place(3, THIRD, &[(2, SECOND, 3_600)]).await;
+    assert_eq!(world.stores.carry_lasting().await.unwrap(), 1);
+    assert_eq!(world.stores.carry_lasting().await.unwrap(), 0);
+    world.pass(3_600);
+    // Of many who publish at once in a new generation each has a number of its own.
+    world.place(4, FIRST, &[(3, THIRD, 3_600)]).await;
+    let tasks: Vec<_> = (0..8)
+        .map(|number| {
+            let mut desk = world.desk();
+            tokio::spawn(async move { desk.publish_change(&acme(), json!({ "n": number })).await.unwrap() })
+        })
+        .collect();
+    let mut numbers = Vec::new();
+    for task in tasks {
+        numbers.push(task.await.unwrap());
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (5..=12).collect::<Vec<_>>());
+    assert_eq!(desk.changes_after(&acme(), 0).await.unwrap().unwrap().len(), 12);
+    assert_eq!(desk.publish_change(&other, json!({ "n": 4 })).await.unwrap(), 4);
+}
+
+/// A note in a previous generation keeps nobody from removing it, and is no record: not counted, not listed, not used.
+pub(crate) async fn notes_that_only_guard_hold_no_generation(world: World) {
+    let mut desk = world.desk();
+    let hour = Duration::from_secs(3_600);
+    let saml = ("https://idp.example", "_r");
+    assert!(desk.pass_proof(&acme(), ("k", "held"), Duration::from_secs(60)).await.unwrap().is_ok());
+    world.place(2, SECOND, &[(1, FIRST, 90 * DAY)]).await;
+    let left = desk.left(Some(&acme()), Generation::FIRST).await.unwrap();
+    let now = isles_engine::env::Env::now_micros(&*world.clock) as i64;
+    assert_eq!((left.records, left.last_end), (1, Some(now + 360_000_000)), "five minutes are added");
+    world.pass(400);
+    for number in 0..20 {
+        let put = Put::of("{}").owned("ann").lasting(hour);
+        let key = Address::key(format!("k:{number}"));
+        assert!(desk.put_if_absent(&acme(), "dpop", &key, put).await.unwrap().is_ok());
+    }
+    assert_eq!(desk.count(&acme(), "dpop").await.unwrap(), 20);
+    assert_eq!(desk.list_by_owner((&acme(), "dpop", "ann"), None, 100).await.unwrap().records.len(), 20);
+    assert!(desk.is_drained(Some(&acme()), Generation::FIRST).await.unwrap());
+    assert_eq!(desk.left(Some(&acme()), Generation::FIRST).await.unwrap().records, 0);
+    let status = world.db.database.placements().status("acme").await.unwrap();
+    assert_eq!((status.generations[1].state, status.generations[1].records), (Removable::Drained, Some(0)));
+    assert_eq!(status.generations[0].records, Some(20));
+    // What was used is used for those, too, who only know the generation that the note is in.
+    assert!(desk.note_saml(&acme(), saml, "{}").await.unwrap().is_ok());
+    assert!(desk.take_saml(&acme(), saml).await.unwrap().is_ok());
+    let mut late = world.stores.under(world.placement(1, FIRST, &[])).desk();
+    assert_eq!(late.take_saml(&acme(), saml).await.unwrap().outcome, Outcome::NotFound);
+    assert_eq!(late.note_saml(&acme(), saml, "{}").await.unwrap().outcome, Outcome::Replayed);
+    assert_eq!(desk.revoke_owner(&acme(), "dpop", "ann").await.unwrap().records, 20);
+}
+
+/// However many proofs pass meanwhile, each generation is drained when its own records have ended.
+pub(crate) async fn generations_change_for_ever_while_proofs_pass(world: World) {
+    let placements = world.db.database.placements();
+    let mut desk = world.desk();
+    for generation in 2..=8_u32 {
+        for number in 0..5 {
+            let proof = format!("{generation} {number}");
+            assert!(desk.pass_proof(&acme(), ("k", &proof), Duration::from_secs(3_000)).await.unwrap().is_ok());
+        }
+        migrate(&world, json!({})).await.unwrap();
+        world.pass(3_600);
+        for number in 0..5 {
+            let proof = format!("{generation} {number} in the next");
+            assert!(desk.pass_proof(&acme(), ("k", &proof), Duration::from_secs(3_000)).await.unwrap().is_ok());
+        }
+        let if_match = placements.of("acme").unwrap().etag;
+        let change = Change { tenant: "acme", by: "test", if_match, reason: None };
+        placements.remove_generation(&change, generation - 1).await.unwrap();
+    }
+    assert!(placements.of("acme").unwrap().placement.previous().is_empty());
+}
+
+/// A record that goes from a previous generation to the current one is at one of the two at every moment, and is found
+/// there by whoever looks.
+pub(crate) async fn a_record_on_its_way_to_the_next_generation_is_found(world: World) {
+    let mut desk = world.desk();
+    let keys: Vec<Address> = (0..40).map(|number| Address::key(format!("ann/{number}"))).collect();
+    for key in &keys {
+        desk.put_at(&acme(), "challenge", key, Put::of("1")).await.unwrap();
+    }
+    world.place(2, SECOND, &[(1, FIRST, 3_600)]).await;
+    let keys = Arc::new(keys);
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let (mut desk, keys) = (world.desk(), keys.clone());
+            tokio::spawn(async move {
+                for key in keys.iter() {
+                    for _ in 0..4 {
+                        let found = desk.get(&acme(), "challenge", key).await.unwrap();
+                        assert_eq!(found.outcome, Outcome::Ok, "{key:?}");
+                        let extended = desk.extend(&acme(), "challenge", key, None).await.unwrap();
+                        assert_ne!(extended.outcome, Outcome::NotFound, "{key:?}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for key in keys.iter() {
+        desk.put_at(&acme(), "challenge", key, Put::of("2")).await.unwrap();
+    }
+    for reader in readers {
+        reader.await.unwrap();
     }
 }

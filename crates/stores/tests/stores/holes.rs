@@ -124,6 +124,11 @@ async fn b28_a_user_code_is_unique() {
     assert!(desk.put(&tenant("other"), "device", taken.clone()).await.unwrap().is_ok());
     assert!(desk.put(&acme(), "ciba", taken).await.unwrap().is_ok());
     assert!(desk.find_device(&acme(), Device::Code, &started.user_code).await.unwrap().is_ok());
+    assert!(desk.delete(&acme(), "device", &Address::id(&started.device_code)).await.unwrap().is_ok());
+    let gone = desk.find_device(&acme(), Device::Code, &started.user_code).await.unwrap();
+    assert_eq!(gone.outcome, Outcome::NotFound);
+    assert!(desk.find_device(&tenant("other"), Device::Code, &started.user_code).await.unwrap().is_ok());
+    assert!(desk.find_device(&acme(), Device::Ciba, &started.user_code).await.unwrap().is_ok());
 }
 
 /// B36: codes that expire leave nothing behind that would lock their user out.

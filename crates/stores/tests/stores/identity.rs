@@ -116,6 +116,13 @@ pub(crate) async fn signing_keys_rotate(world: World) {
     assert_eq!(desk.rotate_key_now(&acme(), ("k3", json!({})), "leaked").await.unwrap_err().sqlstate, "22023");
     let three = desk.rotate_key_now(&acme(), ("k3", json!({})), "the key has leaked").await.unwrap();
     assert_eq!(three.keys[1].status, KeyStatus::Revoked);
+    // A key that does not sign any more is revoked, or forgotten when nothing is left that it has signed.
+    assert_eq!(desk.retire_key(&acme(), "k3", None).await.unwrap_err().sqlstate, "55000");
+    assert_eq!(desk.retire_key(&acme(), "k9", None).await.unwrap_err().sqlstate, "42704");
+    let leaked = desk.retire_key(&acme(), "k1", Some("the key has leaked")).await.unwrap();
+    assert_eq!((leaked.keys.len(), leaked.keys[2].status), (3, KeyStatus::Revoked));
+    let gone = desk.retire_key(&acme(), "k1", None).await.unwrap();
+    assert_eq!(gone.keys.iter().map(|key| key.kid.as_str()).collect::<Vec<_>>(), ["k3", "k2"]);
     // Of many who rotate at once each key is there, and one is active.
     let tasks: Vec<_> = (0..6)
         .map(|number| {
@@ -127,7 +134,7 @@ pub(crate) async fn signing_keys_rotate(world: World) {
         task.await.unwrap();
     }
     let set = desk.keys(&acme()).await.unwrap();
-    assert_eq!(set.keys.len(), 9);
+    assert_eq!(set.keys.len(), 8);
     assert_eq!(set.keys.iter().filter(|key| key.status == KeyStatus::Active).count(), 1);
     assert_eq!(desk.keys(&tenant("other")).await.unwrap().keys.len(), 0);
 }
@@ -145,6 +152,9 @@ pub(crate) async fn single_use_requests_are_used_once(world: World) {
     // B41: what was pushed is what is taken.
     assert_eq!(desk.take_request(&acme(), &uri, "app").await.unwrap().record.unwrap().value, value);
     assert_eq!(desk.take_request(&acme(), &uri, "app").await.unwrap().outcome, Outcome::Used);
+    // It is taken by the form in which it travels, by whatever means.
+    let (uri, _) = desk.push_request(&acme(), "app", value).await.unwrap();
+    assert!(desk.take(&acme(), "par", &Address::id(&uri), Some("app")).await.unwrap().is_ok());
     let saml = ("https://idp.example/entity", "_req1");
     assert_eq!(desk.note_saml(&acme(), saml, "{}").await.unwrap().outcome, Outcome::Ok);
     assert_eq!(desk.note_saml(&acme(), saml, "{}").await.unwrap().outcome, Outcome::Replayed);

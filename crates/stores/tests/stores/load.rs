@@ -42,6 +42,30 @@ async fn login(desk: &mut Desk<'static>, user: &str) {
     assert_eq!(desk.refresh(&acme(), third.id().unwrap(), "app").await.unwrap().outcome, Outcome::Revoked);
 }
 
+/// What somebody has from a login of some time ago: a session, and a refresh token.
+struct Earlier {
+    session: String,
+    token: String,
+}
+
+impl Earlier {
+    async fn new(desk: &mut Desk<'static>, user: &str) -> Earlier {
+        let session = desk.put(&acme(), "session", Put::of("{}").owned(user)).await.unwrap().id().unwrap().to_owned();
+        let put = Put::of("{}").routed(format!("{user}:app")).bound("app");
+        let token = desk.put(&acme(), "refresh", put).await.unwrap().id().unwrap().to_owned();
+        Earlier { session, token }
+    }
+
+    /// Both are good, in whatever generation they were made.
+    async fn come_back(&mut self, desk: &mut Desk<'static>) {
+        let read = desk.get(&acme(), "session", &Address::id(&self.session)).await.unwrap();
+        assert_eq!(read.outcome, Outcome::Ok, "{}", self.session);
+        let next = desk.refresh(&acme(), &self.token, "app").await.unwrap();
+        assert_eq!(next.outcome, Outcome::Ok, "{}", self.token);
+        self.token = next.id().unwrap().to_owned();
+    }
+}
+
 /// I-37: no flow fails, no code is used twice, no proof passes twice.
 pub(crate) async fn logins_go_on_while_generations_change_and_buckets_move(world: World) {
     let world = Arc::new(world);
@@ -51,11 +75,13 @@ pub(crate) async fn logins_go_on_while_generations_change_and_buckets_move(world
         .map(|client| {
             let (mut desk, done, stop) = (world.desk(), done.clone(), stop.clone());
             tokio::spawn(async move {
+                let mut earlier = Earlier::new(&mut desk, &format!("user{client}")).await;
                 for number in 0.. {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
                     login(&mut desk, &format!("user{client}-{number}")).await;
+                    earlier.come_back(&mut desk).await;
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             })
@@ -107,6 +133,7 @@ pub(crate) async fn logins_go_on_while_generations_change_and_buckets_move(world
     }
     let fallbacks: u64 = world.stores.fallbacks().iter().map(|fallback| fallback.count).sum();
     println!("{} flows, {fallbacks} reads of previous generations", done.load(Ordering::SeqCst));
+    assert!(fallbacks > 0, "nothing of an earlier generation was used");
     let mut admin = world.db.client();
     let moves = admin.run("SHOW MOVES").await;
     assert_eq!(moves.len(), 9, "{moves:?}");

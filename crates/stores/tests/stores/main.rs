@@ -58,6 +58,9 @@ mod runs {
         stores_are_defined_once,
         limits_are_kept,
         what_has_expired_is_swept,
+        a_token_that_is_not_the_current_one_changes_nothing,
+        a_forged_id_costs_a_lookup,
+        a_region_that_the_tenant_does_not_have_is_no_error_as_a_hint,
     }
     on_both_engines! {
         races:
@@ -72,6 +75,7 @@ mod runs {
         a_counter_allows_as_many_as_its_limit,
         of_many_who_poll_an_approved_device_one_is_granted,
         versions_rise_without_gaps,
+        a_hot_counter_counts_everyone,
     }
     on_both_engines! {
         generations:
@@ -83,6 +87,12 @@ mod runs {
         a_family_of_the_last_generation_rotates_where_it_is,
         a_generation_ends_at_its_time,
         old_prefixes_are_read_in_old_generations,
+        a_placement_that_stores_do_not_fit_is_refused,
+        a_generation_is_read_for_as_long_as_its_records_may_last,
+        permission_changes_are_numbered_over_generations,
+        notes_that_only_guard_hold_no_generation,
+        generations_change_for_ever_while_proofs_pass,
+        a_record_on_its_way_to_the_next_generation_is_found,
     }
     on_both_engines! {
         identity:

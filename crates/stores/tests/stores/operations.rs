@@ -264,3 +264,74 @@ pub(crate) async fn what_has_expired_is_swept(world: World) {
         + admin.run("SELECT count(*) FROM isles.records_weur").await[0].parse::<u64>().unwrap();
     assert_eq!(left, 100);
 }
+
+/// Whoever has an earlier token of a family, or has made one up, changes nothing by it.
+pub(crate) async fn a_token_that_is_not_the_current_one_changes_nothing(world: World) {
+    let mut desk = world.desk();
+    let put = Put::of("1").routed("ann:app").bound("app");
+    let first = desk.put(&acme(), "refresh", put).await.unwrap().id().unwrap().to_owned();
+    let second = desk.rotate(&acme(), "refresh", &first, Some("app")).await.unwrap().id().unwrap().to_owned();
+    let forged = format!("{}.2.x", first.split('.').next().unwrap());
+    let version = desk.get(&acme(), "refresh", &Address::id(&second)).await.unwrap().record.unwrap().version;
+    for (token, outcome) in [(&first, Outcome::Replayed), (&forged, Outcome::NotFound)] {
+        let id = Address::id(token);
+        let hour = Some(Duration::from_secs(80 * 86_400));
+        assert_eq!(desk.extend(&acme(), "refresh", &id, hour).await.unwrap().outcome, outcome, "{token}");
+        assert_eq!(desk.compare_and_swap(&acme(), "refresh", &id, (version, "2")).await.unwrap().outcome, outcome);
+    }
+    let record = desk.get(&acme(), "refresh", &Address::id(&second)).await.unwrap().record.unwrap();
+    assert_eq!((record.version, record.value.as_str()), (version, "1"));
+    // The current one does.
+    let id = Address::id(&second);
+    assert!(desk.compare_and_swap(&acme(), "refresh", &id, (version, "2")).await.unwrap().is_ok());
+    assert!(desk.extend(&acme(), "refresh", &id, None).await.unwrap().is_ok());
+    assert!(desk.rotate(&acme(), "refresh", &second, Some("app")).await.unwrap().is_ok());
+    // Tokens are not exchanged, whichever they are; and nothing is for what is elsewhere, or is never sharded.
+    let code = desk.put(&acme(), "authcode", Put::of("1").routed("ann:app")).await.unwrap().id().unwrap().to_owned();
+    for (from, id, into) in [
+        ("refresh", &second, "authcode"),
+        ("refresh", &forged, "authcode"),
+        ("authcode", &code, "session"),
+        ("authcode", &code, "par"),
+        ("authcode", &code, "keymanager"),
+    ] {
+        let exchanged = desk.exchange(&acme(), (from, id, None), (into, |_| Put::of("1"))).await;
+        assert_eq!(exchanged.unwrap_err().sqlstate, "22023", "{from} into {into}");
+    }
+    assert!(desk.get(&acme(), "authcode", &Address::id(&code)).await.unwrap().is_ok(), "it is unused");
+}
+
+/// I-40: who asks for an id that was made up is answered after a lookup, as for one of another tenant.
+pub(crate) async fn a_forged_id_costs_a_lookup(world: World) {
+    let mut desk = world.desk();
+    let id = desk.put(&acme(), "session", Put::of("1")).await.unwrap().id().unwrap().to_owned();
+    let asked =
+        || world.stores.durations().iter().filter(|one| one.store == "session").map(|one| one.count).sum::<u64>();
+    let mut costs = std::collections::BTreeSet::new();
+    let others = [id.replace("ses_", "ses_x"), id.replace("g1:", "g7:"), "g1:apac:99:ses_x".into(), "nonsense".into()];
+    for id in others {
+        let (id, before) = (Address::id(id), asked());
+        assert_eq!(desk.get(&acme(), "session", &id).await.unwrap().outcome, Outcome::NotFound);
+        assert_eq!(desk.take(&acme(), "session", &id, None).await.unwrap().outcome, Outcome::NotFound);
+        assert_eq!(desk.revoke(&acme(), "session", &id).await.unwrap().outcome, Outcome::NotFound);
+        assert_eq!(desk.delete(&acme(), "session", &id).await.unwrap().outcome, Outcome::NotFound);
+        costs.insert(asked() - before);
+    }
+    assert_eq!(costs.len(), 1, "{costs:?}");
+}
+
+/// B5: who is where the tenant has nothing is served all the same, and it is counted.
+pub(crate) async fn a_region_that_the_tenant_does_not_have_is_no_error_as_a_hint(world: World) {
+    let oceania = RegionName::new("oc").unwrap();
+    let mut desk = world.desk().near(Some(oceania.clone()));
+    for _ in 0..10 {
+        assert!(desk.put(&acme(), "session", Put::of("1")).await.unwrap().is_ok());
+        assert!(desk.put(&acme(), "par", Put::of("1").routed("app")).await.unwrap().is_ok());
+    }
+    let unserved = world.stores.unserved();
+    assert_eq!(unserved.len(), 1, "{unserved:?}");
+    assert_eq!((unserved[0].store.as_str(), unserved[0].region, unserved[0].count), ("session", "oc", 10));
+    let mut demanded = Put::of("1");
+    demanded.region = Some(oceania);
+    assert_eq!(desk.put(&acme(), "session", demanded).await.unwrap_err().sqlstate, "22023");
+}

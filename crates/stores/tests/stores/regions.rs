@@ -1,11 +1,14 @@
 //! I-39: records of a region are on its shards, wherever they are asked for, and a placement leads nowhere else.
 
 use crate::world::{REGIONS, World, acme};
+use isles_cluster::database::{Config, Database};
 use isles_cluster::placements::{Change, ChangeError, Migration};
+use isles_engine::env::TokioEnv;
 use isles_kernel::names::{BucketId, GroupName, RegionName};
-use isles_stores::{Address, Outcome, Put};
+use isles_stores::{Address, IdSource, Outcome, Put, Stores};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn region(name: &str) -> RegionName {
     RegionName::new(name).unwrap()
@@ -63,7 +66,60 @@ pub(crate) async fn a_region_is_led_to_when_it_has_a_shard(world: World) {
     assert_eq!(owners(&world, "oc"), BTreeSet::from(["s3".to_owned()]));
     let put = world.desk().near(Some(region("oc"))).put(&acme(), "session", Put::of("1")).await.unwrap();
     assert!(put.id().unwrap().starts_with("g2:oc:"), "{put:?}");
-    // Nothing new is made where the tenant has left.
-    let left = world.desk().near(Some(region("weur"))).put(&acme(), "session", Put::of("1")).await.unwrap_err();
+    // Nothing new is made where the tenant has left: who is there is served elsewhere.
+    let away = world.desk().near(Some(region("weur"))).put(&acme(), "session", Put::of("1")).await.unwrap();
+    assert!(!away.id().unwrap().contains(":weur:"), "{away:?}");
+    let mut left = Put::of("1");
+    left.region = Some(region("weur"));
+    let left = world.desk().put(&acme(), "session", left).await.unwrap_err();
     assert_eq!((left.sqlstate, left.hint.as_deref()), ("22023", Some("it has apac, enam, oc")));
+}
+
+async fn opened(config: Config) -> (Arc<Database>, Stores) {
+    let database = Database::open(config, Arc::new(TokioEnv::current())).await.unwrap();
+    let stores = Stores::open(database.clone(), IdSource::System).await.unwrap();
+    (database, stores)
+}
+
+/// The first start where shards are in regions that the built-in defaults do not lead to: the stores are made, and tenants
+/// without a record have a place.
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_are_made_where_only_some_regions_have_shards() {
+    for name in ["weur", "oc"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, stores) =
+            opened(Config { region: Some(region(name)), ..Config::sqlite(folder.path(), 2) }).await;
+        assert_eq!(stores.create_preset("identity").await.unwrap().len(), 16, "{name}");
+        let mut desk = stores.desk();
+        for number in 0..10 {
+            let session = desk.put(&acme(), "session", Put::of("1")).await.unwrap();
+            assert!(session.id().unwrap().starts_with(&format!("g1:{name}:")), "{session:?}");
+            let put = Put::of("1").routed(format!("user{number}:app"));
+            assert!(desk.put(&acme(), "authcode", put).await.unwrap().is_ok());
+        }
+        let entry = &database.placements().history("default", None).await.unwrap()[0];
+        assert!(entry.by == "isles" && entry.reason.is_some(), "it is told who has done it");
+        assert!(stores.unbound().is_empty());
+        database.close().await.unwrap();
+    }
+}
+
+/// Tables that are older than the regions of shards are told of; what is made later fits them, and everything is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_older_than_regions_are_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, stores) = opened(Config::sqlite(folder.path(), 3)).await;
+    let session = isles_stores::identity::preset().into_iter().find(|store| store.name == "session").unwrap();
+    stores.create(session).await.unwrap();
+    let db = crate::harness::Db { database, folder };
+    let mut admin = db.client();
+    for (number, name) in REGIONS.into_iter().enumerate() {
+        Box::pin(admin.run(&format!("ALTER SHARD s{number} REGION {name}"))).await;
+    }
+    // Devices have aliases, and so tables of their own.
+    assert_eq!(stores.create_preset("identity").await.unwrap().len(), 15);
+    assert_eq!(stores.unbound(), REGIONS);
+    let mut desk = stores.desk();
+    let started = desk.start_device(&acme(), isles_stores::identity::Device::Code, ("tv", "{}"), (5, None)).await;
+    assert!(started.is_ok(), "{started:?}");
 }

@@ -42,6 +42,10 @@ struct Told {
     refused: u64,
     unknown: u64,
     generations: u64,
+    /// Nothing fails any more, so an error is a failure.
+    is_fault_free: bool,
+    /// The first of these.
+    broken: Option<SqlError>,
 }
 
 type Shared = Arc<Mutex<Told>>;
@@ -65,8 +69,12 @@ impl Client {
     async fn run(mut self) {
         for flow in 0..FLOWS {
             // Whatever went wrong, the next flow is another.
-            if self.flow(flow).await.is_err() {
-                self.told.lock().unwrap().unknown += 1;
+            if let Err(error) = self.flow(flow).await {
+                let mut told = self.told.lock().unwrap();
+                match told.is_fault_free {
+                    true => told.broken = told.broken.take().or(Some(error)),
+                    false => told.unknown += 1,
+                }
             }
         }
         self.told.lock().unwrap().ended += 1;
@@ -238,8 +246,12 @@ impl Driver {
             self.disk.restart(crash);
         }
         self.disk.heal();
+        self.told.lock().unwrap().is_fault_free = true;
         let ended = self.sim.run_within(LIFE_MAX, self.life()).map_err(|stuck| format!("I-66: {stuck}"))?;
         self.sim.kill(NODE);
+        if let Some(error) = &self.told.lock().unwrap().broken {
+            return Err(format!("without faults, a client is told: {error}"));
+        }
         match ended {
             Ok((_, true)) => Ok(()),
             Ok((_, false)) => Err("without faults, the process has died".into()),

@@ -137,7 +137,7 @@ fn check(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     };
     if let Some(path) = &arguments.against {
         let now = instant(arguments.at)?;
-        if let Err(errors) = validate_change(&read_placement(path)?, &new, now) {
+        if let Err(errors) = validate_change(&read_placement(path)?, &new, &[], now) {
             let hint = "a generation's mapping never changes: raise currentGeneration and keep the old one as it is";
             return wrong(&errors, hint, format);
         }

@@ -158,7 +158,7 @@ pub(super) async fn status(of: &OfTenant) -> Result<Outcome, Failure> {
     let answered = Call::new("placement_status").text("tenant", &of.tenant).ask(&of.connect().await?).await?;
     match of.format() {
         Format::Json => {
-            let texts = ["tenant", "source", "etag", "state", "valid_until", "errors"];
+            let texts = ["tenant", "source", "etag", "state", "valid_until", "last_ends", "errors"];
             say_json(&json!({ "generations": answered.objects(&texts) }))?;
         }
         Format::Text => {
@@ -171,14 +171,18 @@ pub(super) async fn status(of: &OfTenant) -> Result<Outcome, Failure> {
 
 /// When a generation may go.
 fn say_when(row: &[Option<String>]) {
-    let [_, _, _, Some(generation), Some(state), until, ..] = row else { return };
+    let [_, _, _, Some(generation), Some(state), until, _, _, records, last, ..] = row else { return };
     match state.as_str() {
         "expired" | "drained" => {
             say(&format!("generation {generation} is {state}: isles placement remove-generation {generation}"));
         }
         "in_force" => {
             let until = until.as_deref().unwrap_or_default();
-            say(&format!("generation {generation} is read until {until}, unless it is drained before"));
+            let left = match (records, last) {
+                (Some(records), Some(last)) => format!("; {records} records are left, the last ends {last}"),
+                _ => String::new(),
+            };
+            say(&format!("generation {generation} is read until {until}, unless it is drained before{left}"));
         }
         _ => {}
     }

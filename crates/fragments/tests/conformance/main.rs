@@ -193,9 +193,9 @@ on_all! {
         two_schemas_with_one_name_collide;
     retention:
         old_entries_go_by_count_and_by_age,
-        hooks_that_are_done_go,
         records_of_conflicts_alone_go,
-        a_killed_sweep_is_ended_by_the_next;
+        a_killed_sweep_is_ended_by_the_next,
+        hooks_that_are_done_go;
     web:
         internal_routes_are_those_of_the_requests_shard,
         routes_run_in_the_shard_of_the_request,

@@ -1,13 +1,13 @@
 //! How long is kept what only clients and operators look back at.
 //!
 //! Entries of the outbox, records of requests, and hooks that are completed would only grow. A [`Retention`] says how much
-//! of them stays; a sweep goes through the shards, page by page, and removes what is beyond, some rows at a time:
+//! of them stays; a clearing goes through the shards, page by page, and removes what is beyond, some rows at a time:
 //!
 //! ```text
 //! floor of the shard rises ─► entries and records below it go ─► hooks that have ended for long go
 //! ```
 //!
-//! The floor rises first, in a transaction of its own: a sweep that ends anywhere leaves rows that nobody reads, and the
+//! The floor rises first, in a transaction of its own: a clearing that ends anywhere leaves rows that nobody reads, and the
 //! next one removes them. A record of a request stays while a copy of it could still be applied, which is as long as its
 //! cursor is not below the floor.
 //!
@@ -48,7 +48,7 @@ pub struct Retention {
     pub completed_ms: u64,
     /// Hooks that were given up; none keeps them until somebody revives them.
     pub dead_ms: Option<u64>,
-    /// The pause between two sweeps.
+    /// The pause between two clearings.
     pub every_ms: u64,
 }
 
@@ -66,49 +66,49 @@ impl Default for Retention {
     }
 }
 
-/// What a sweep has removed.
+/// What a clearing has removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct Cleared {
     pub entries: u64,
     pub records: u64,
     pub hooks: u64,
 }
 
 impl Store {
-    /// Sweeps again and again, until `stop` resolves.
+    /// Clears again and again, until `stop` resolves.
     pub async fn retain(&self, right: &GlobalScope, retention: Retention, stop: impl Future<Output = ()>) {
         let stop = std::pin::pin!(stop);
-        let sweeps = async {
+        let clearings = async {
             loop {
-                if let Err(error) = self.sweep(right, &retention).await {
+                if let Err(error) = self.clear(right, &retention).await {
                     tracing::warn!(%error, "what is kept too long was not removed everywhere");
                 }
                 self.surroundings().sleep(Duration::from_millis(retention.every_ms)).await;
             }
         };
-        futures::future::select(stop, std::pin::pin!(sweeps)).await;
+        futures::future::select(stop, std::pin::pin!(clearings)).await;
     }
 
     /// Goes through all shards, once. One that cannot be asked now keeps no other from it; its error is told at the end.
-    pub async fn sweep(&self, _right: &GlobalScope, retention: &Retention) -> Result<Swept> {
+    pub async fn clear(&self, _right: &GlobalScope, retention: &Retention) -> Result<Cleared> {
         let clocks = self.internal(CLOCKS)?;
-        let (mut swept, mut failed) = (Swept::default(), None);
+        let (mut cleared, mut failed) = (Cleared::default(), None);
         let mut after: Option<Shard> = None;
         loop {
             let page = self.adapter().shards_with(&clocks, &Condition::All, after.as_ref(), SHARDS_AT_ONCE).await?;
             for shard in &page {
-                if let Err(error) = self.sweep_shard(shard, retention, &mut swept).await {
+                if let Err(error) = self.clear_shard(shard, retention, &mut cleared).await {
                     failed = Some(error);
                 }
             }
             after = page.last().filter(|_| page.len() >= SHARDS_AT_ONCE).cloned();
             if after.is_none() {
-                return failed.map_or(Ok(swept), Err);
+                return failed.map_or(Ok(cleared), Err);
             }
         }
     }
 
-    async fn sweep_shard(&self, shard: &Shard, retention: &Retention, swept: &mut Swept) -> Result<()> {
+    async fn clear_shard(&self, shard: &Shard, retention: &Retention, cleared: &mut Cleared) -> Result<()> {
         let access = self.access_to(shard).await?;
         if self.records_since(&access).await? > retention.records {
             self.begin_anew(shard).await?;
@@ -116,8 +116,8 @@ impl Store {
         let floor = self.floor_by(&access, retention).await?;
         self.raise_floor(&access, floor).await?;
         let below = compares("version", Op::Lt, floor);
-        swept.entries += self.remove(&access, OUTBOX, &below).await?;
-        swept.records += self.remove(&access, REQUESTS, &below).await?;
+        cleared.entries += self.remove(&access, OUTBOX, &below).await?;
+        cleared.records += self.remove(&access, REQUESTS, &below).await?;
         for namespace in self.fragments().keys() {
             let ended = |status: &str, kept_ms: u64| {
                 let before = self.now_ms().saturating_sub(i64::try_from(kept_ms).unwrap_or(i64::MAX));
@@ -127,9 +127,9 @@ impl Store {
                     timestamp_ms(before),
                 ))
             };
-            swept.hooks += self.remove(&access, HOOKS, &ended(COMPLETED, retention.completed_ms)).await?;
+            cleared.hooks += self.remove(&access, HOOKS, &ended(COMPLETED, retention.completed_ms)).await?;
             if let Some(dead_ms) = retention.dead_ms {
-                swept.hooks += self.remove(&access, HOOKS, &ended(FAILED, dead_ms)).await?;
+                cleared.hooks += self.remove(&access, HOOKS, &ended(FAILED, dead_ms)).await?;
             }
         }
         Ok(())

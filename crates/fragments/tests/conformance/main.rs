@@ -194,7 +194,7 @@ on_all! {
     retention:
         old_entries_go_by_count_and_by_age,
         records_of_conflicts_alone_go,
-        a_killed_sweep_is_ended_by_the_next,
+        a_killed_clearing_is_ended_by_the_next,
         hooks_that_are_done_go;
     web:
         internal_routes_are_those_of_the_requests_shard,

@@ -6,7 +6,7 @@ use crate::world::{World, add_user, find, killed_after, names, shard, user, with
 use isles_fragments::error::Code;
 use isles_fragments::hooks::{Hook, Processor};
 use isles_fragments::query::Find;
-use isles_fragments::retention::{Retention, Swept};
+use isles_fragments::retention::{Cleared, Retention};
 use isles_fragments::shard::Strategy;
 use isles_fragments::store::Handle;
 use isles_kernel::sync::{Command, Cursor, OutboxQuery, RequestId, Status, SubmitRequest};
@@ -46,16 +46,16 @@ pub(crate) async fn old_entries_go_by_count_and_by_age(world: World) {
     write(&app, "a", 6).await;
     write(&app, "b", 2).await;
     let store = app.store();
-    assert_eq!(store.sweep(&global, &ALL).await.unwrap(), Swept::default());
+    assert_eq!(store.clear(&global, &ALL).await.unwrap(), Cleared::default());
     // The entry at the floor stays, for those whose cursor is there.
-    let swept = store.sweep(&global, &Retention { entries: 2, ..ALL }).await.unwrap();
-    assert_eq!(swept, Swept { entries: 3, ..Swept::default() });
+    let cleared = store.clear(&global, &Retention { entries: 2, ..ALL }).await.unwrap();
+    assert_eq!(cleared, Cleared { entries: 3, ..Cleared::default() });
     let below = within("a", store.outbox(&OutboxQuery::default())).await.unwrap_err();
     assert_eq!(below.refusal(), Some(Code::ResyncRequired));
     assert_eq!(within("b", all(&app)).await.entries.len(), 2, "it has no more than that");
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    let swept = store.sweep(&global, &Retention { entries_ms: 1, ..ALL }).await.unwrap();
-    assert_eq!(swept, Swept { entries: 2 + 1, ..Swept::default() });
+    let cleared = store.clear(&global, &Retention { entries_ms: 1, ..ALL }).await.unwrap();
+    assert_eq!(cleared, Cleared { entries: 2 + 1, ..Cleared::default() });
     assert_eq!(within("a", names(&app)).await.len(), 6, "rows stay");
     write(&app, "a", 1).await;
     let head = within("a", store.snapshot(&Default::default())).await.unwrap().cursor;
@@ -82,12 +82,12 @@ pub(crate) async fn hooks_that_are_done_go(world: World) {
     within("a", async { app.handler_tx().mutate(|m, _| m.trigger("work", &json!({}))).execute().await.unwrap() }).await;
     tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     let store = app.store();
-    assert_eq!(store.sweep(&global, &ALL).await.unwrap().hooks, 0);
-    assert_eq!(store.sweep(&global, &Retention { completed_ms: 0, ..ALL }).await.unwrap().hooks, 2);
+    assert_eq!(store.clear(&global, &ALL).await.unwrap().hooks, 0);
+    assert_eq!(store.clear(&global, &Retention { completed_ms: 0, ..ALL }).await.unwrap().hooks, 2);
     let dead = async || Processor::global(&app, &global).dead(&shard("a"), 10).await.unwrap().len();
     assert_eq!(dead().await, 1, "dead letters are kept");
     assert_eq!(Processor::of_shard(&app, shard("a")).drain().await.unwrap().completed, 1, "what waited runs");
-    assert_eq!(store.sweep(&global, &Retention { dead_ms: Some(0), ..ALL }).await.unwrap().hooks, 2);
+    assert_eq!(store.clear(&global, &Retention { dead_ms: Some(0), ..ALL }).await.unwrap().hooks, 2);
     assert_eq!(dead().await, 0);
 }
 
@@ -103,9 +103,9 @@ pub(crate) async fn records_of_conflicts_alone_go(world: World) {
             assert_eq!(store.submit(&request).await.unwrap().status, Status::Conflict);
             requests.push(request);
         }
-        assert_eq!(store.sweep(&global, &Retention { records: 5, ..ALL }).await.unwrap(), Swept::default());
-        let swept = store.sweep(&global, &Retention { records: 4, ..ALL }).await.unwrap();
-        assert_eq!(swept, Swept { entries: 1, records: 5, hooks: 0 });
+        assert_eq!(store.clear(&global, &Retention { records: 5, ..ALL }).await.unwrap(), Cleared::default());
+        let cleared = store.clear(&global, &Retention { records: 4, ..ALL }).await.unwrap();
+        assert_eq!(cleared, Cleared { entries: 1, records: 5, hooks: 0 });
         for late in &requests {
             assert_eq!(store.submit(late).await.unwrap_err().refusal(), Some(Code::ResyncRequired));
         }
@@ -121,13 +121,13 @@ pub(crate) async fn records_of_conflicts_alone_go(world: World) {
     .await;
 }
 
-/// I-3, I-34: a sweep that is killed at any point leaves logs that are read, or say that they are not; the next ends it.
-pub(crate) async fn a_killed_sweep_is_ended_by_the_next(world: World) {
+/// I-3, I-34: a clearing that is killed at any point leaves logs that are read, or say that they are not; the next ends it.
+pub(crate) async fn a_killed_clearing_is_ended_by_the_next(world: World) {
     let (app, global) = world.app_with(Some(Strategy::Row), commands()).await;
     write(&app, "a", 20).await;
     let retention = Retention { entries: 3, ..ALL };
     for polls in 1..40 {
-        let _killed = killed_after(polls, app.store().sweep(&global, &retention)).await;
+        let _killed = killed_after(polls, app.store().clear(&global, &retention)).await;
         within("a", async {
             match app.store().outbox(&OutboxQuery::default()).await {
                 Ok(page) => assert_eq!(page.entries.len(), 20, "the floor is where it was"),
@@ -136,8 +136,8 @@ pub(crate) async fn a_killed_sweep_is_ended_by_the_next(world: World) {
         })
         .await;
     }
-    app.store().sweep(&global, &retention).await.unwrap();
+    app.store().clear(&global, &retention).await.unwrap();
     let cursor = within("a", app.store().snapshot(&Default::default())).await.unwrap().cursor;
     assert_eq!(cursor.version().get(), 20);
-    assert_eq!(app.store().sweep(&global, &retention).await.unwrap(), Swept::default(), "nothing is left to do");
+    assert_eq!(app.store().clear(&global, &retention).await.unwrap(), Cleared::default(), "nothing is left to do");
 }

@@ -8,10 +8,14 @@ use std::time::Duration;
 pub(crate) fn ci(root: &Path) -> bool {
     let format = Step::cargo("format", &["fmt", "--all", "--check"]);
     let clippy = Step::cargo("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
+    // What must not compile, and the samples of documents; other crates have pictures, which rustdoc takes for code.
+    let doc_args = ["test", "--workspace", "--doc", "--quiet", "--", "crates/fragments/src"];
+    let samples = Step::cargo("samples", &doc_args);
     let mut times = Vec::new();
     let ok = step("tidy", &mut times, || tidy::tidy(root))
         && step(format.name, &mut times, || format.run(root))
         && step(clippy.name, &mut times, || clippy.run(root))
+        && step(samples.name, &mut times, || samples.run(root))
         && step("tests", &mut times, || suite::run(root));
     report(&times, ok);
     ok

@@ -102,7 +102,7 @@ async fn write(app: &Handle, shard: Shard) {
         let note = Values::new().set("body", "a note of some length, as people write them");
         app.handler_tx().mutate(move |m, _| m.create("notes", note.clone())).execute().await
     };
-    ShardContext.with(shard, tx).await.expect("it is written");
+    ShardContext.with(shard, || tx).await.expect("it is written");
 }
 
 /// Units of work per second of many writers, who choose among some shards.
@@ -189,7 +189,7 @@ async fn reading(name: &str, adapter: Arc<dyn Adapter>) {
     let tenant = shard(SHARDS);
     let began = Instant::now();
     while began.elapsed() < TIME * 4 {
-        let page = ShardContext.with(tenant.clone(), app.store().outbox(&OutboxQuery::default())).await;
+        let page = ShardContext.with(tenant.clone(), async || app.store().outbox(&OutboxQuery::default()).await).await;
         if page.expect("a page").head.version().get() as usize >= LOG {
             break;
         }
@@ -202,7 +202,7 @@ async fn reading(name: &str, adapter: Arc<dyn Adapter>) {
         let mut cursor = Cursor::START;
         loop {
             let query = OutboxQuery { after: Some(cursor), ..OutboxQuery::default() };
-            let page = ShardContext.with(tenant.clone(), app.store().outbox(&query)).await.expect("a page");
+            let page = ShardContext.with(tenant.clone(), || app.store().outbox(&query)).await.expect("a page");
             read += page.entries.len();
             cursor = page.next;
             if !page.has_more() {
@@ -241,8 +241,8 @@ async fn delays(name: &str, app: &Handle, others: usize) {
     let (sent, mut arrived) = tokio::sync::mpsc::unbounded_channel::<Instant>();
     let reader = app.clone();
     let query = OutboxQuery { limit: Some(1), ..OutboxQuery::default() };
-    let start = ShardContext.with(shard(0), app.store().outbox(&query)).await.expect("a page").head;
-    let reading = tokio::spawn(ShardContext.with(shard(0), async move {
+    let start = ShardContext.with(shard(0), || app.store().outbox(&query)).await.expect("a page").head;
+    let reading = tokio::spawn(ShardContext.with(shard(0), move || async move {
         let mut cursor = start;
         loop {
             let query = OutboxQuery { after: Some(cursor), wait_ms: Some(20_000), ..OutboxQuery::default() };
@@ -277,7 +277,7 @@ async fn hooks(name: &str, adapter: Arc<dyn Adapter>) {
                 .mutate(|m, _| (0..HOOKS / SHARDS + 1).try_for_each(|_| m.trigger("work", &serde_json::json!({}))));
             tx.execute().await
         };
-        ShardContext.with(shard(n), tx).await.expect("triggered");
+        ShardContext.with(shard(n), || tx).await.expect("triggered");
     }
     let options = ProcessorOptions { per_shard: 16, ..ProcessorOptions::default() };
     let began = Instant::now();

@@ -215,6 +215,9 @@ fn check_column(table: &Table, columns: &[String], column: &str) -> Result<Colum
 }
 
 fn check_value(table: &Table, ty: ColumnType, column: &str, value: &Value) -> Result<()> {
+    if matches!(value, Value::Text(text) if text.contains('\0')) {
+        return Err(refused(Code::InvalidValue, format!("column \"{column}\" has no characters of code 0")));
+    }
     match value.fits(ty.data()) {
         true => Ok(()),
         false => {

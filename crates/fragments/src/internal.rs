@@ -5,7 +5,7 @@
 //! and writers of other shards do not wait.
 
 use crate::error::Result;
-use crate::schema::{ColumnType, Schema, column};
+use crate::schema::{ColumnType, Schema, Table, column};
 use isles_kernel::value::Value;
 
 pub(crate) const SETTINGS: &str = "isles_settings";
@@ -13,6 +13,14 @@ pub(crate) const CLOCKS: &str = "isles_clocks";
 pub(crate) const OUTBOX: &str = "isles_outbox";
 pub(crate) const REQUESTS: &str = "isles_sync_requests";
 pub(crate) const HOOKS: &str = "isles_hooks";
+
+/// Begins the names of our own tables in the database; no other table has one.
+pub(crate) const PREFIX: &str = "isles_";
+
+/// Whether a table is one of ours.
+pub(crate) fn is_own(table: &Table) -> bool {
+    table.physical.starts_with(PREFIX)
+}
 
 /// The internal schema.
 pub fn schema() -> Result<Schema> {
@@ -55,6 +63,11 @@ pub fn schema() -> Result<Schema> {
                 .column(column("unitOfWork", ColumnType::String))
                 .index("hooks_due", &["namespace", "status", "nextAt"])
                 .index("hooks_unit", &["unitOfWork"])
+        })
+        // Who looks for due hooks of all shards would read all hooks by the other, and completed ones are many.
+        .alter(HOOKS, |t| {
+            t.column(column("url", ColumnType::Text).nullable())
+                .index_over_shards("hooks_due_anywhere", &["namespace", "status", "nextAt"])
         })
         .finish()
 }

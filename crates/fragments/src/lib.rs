@@ -4,8 +4,10 @@
 //! the database (memory, SQLite, PostgreSQL, Isles) and how it is shared. Every statement is scoped to the shard of the
 //! unit of work that it belongs to; nobody can forget it, and request code cannot leave it.
 //!
-//!     request ─► resolver ─► shard context ─► unit of work: retrieve ─► mutate ─► one transaction
-//!                                                                                  rows, hooks, outbox entry
+//! ```text
+//! request ─► resolver ─► shard context ─► unit of work: retrieve ─► mutate ─► one transaction
+//!                                                                              rows, hooks, outbox entry
+//! ```
 //!
 //! In reading order:
 //!   * [`error`]     what can go wrong, for those who branch and for people
@@ -24,6 +26,7 @@
 //!   * [`outbox`]    what has been committed, in order
 //!   * [`sync`]      commands of clients, each once
 //!   * [`hooks`]     what happens after a commit
+//!   * [`retention`] how long all that is kept
 //!   * [`web`]       routes
 
 pub mod adapter;
@@ -35,6 +38,7 @@ pub mod internal;
 pub mod migrate;
 pub mod outbox;
 pub mod query;
+pub mod retention;
 pub mod schema;
 pub mod shard;
 pub mod store;
@@ -43,6 +47,11 @@ pub mod sync;
 pub mod uow;
 pub mod values;
 pub mod web;
+
+/// What the documents show is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fragments.md")]
+mod documents {}
 
 pub use error::{Error, Result};
 pub use isles_kernel::value::Value;

@@ -1,18 +1,23 @@
 //! Tables made and changed: from the version that a database has to that of the code.
 //!
-//!     system steps (shards for tables that had none) ─► steps of each operation, in order ─► version of the code
+//! ```text
+//! system steps (shards for tables that had none) ─► steps of each operation, in order ─► version of the code
+//! ```
 //!
 //! Progress is a setting, `schema_version.{schema}`: `3` when three operations are done, `3/2` when two steps of the
 //! fourth are. It is written with each step, in one transaction, so that a run that ends anywhere goes on where it was.
 //! System steps are found by looking at the tables, and run before any other: later operations name what they make.
+//! Each, too, goes with its number; `system_version.{schema}` is `0/2` when two are done, and `1` when all are.
+//! A step happens only while its number is the next one. Of two who have found the same one, the second has done nothing,
+//! and looks again.
 //!
 //! Invariants:
 //!   * a database that is ahead of the code is refused, and nothing is changed
 //!   * two who migrate at once do each step once
 
-use crate::adapter::{Access, Adapter, Mode, Row, Select, Siblings, Step};
+use crate::adapter::{Access, Adapter, Mode, Note, Row, Select, Siblings, Step};
 use crate::condition::eq;
-use crate::error::{Code, Result, refused};
+use crate::error::{Code, Error, Result, refused};
 use crate::internal::{self, SETTINGS};
 use crate::query::Direction;
 use crate::schema::{ID, Operation, Schema, Table};
@@ -21,6 +26,9 @@ use std::sync::Arc;
 
 /// The system steps that this code knows: 1 gives tables their shards.
 const SYSTEM_VERSION: &str = "1";
+/// How often a step is tried that the database ended in favour of another: two who migrate at once may each hold what
+/// the other waits for, and as many as that do not start together.
+const MAX_ENDED: usize = 20;
 /// Looks at what remains; each does at least one step, and a table has a handful.
 const MAX_SYSTEM_ROUNDS: usize = 1_000;
 
@@ -107,13 +115,13 @@ pub async fn migrate_some(adapter: &dyn Adapter, schema: &Schema, mut steps: usi
         }
         adapter.tables().define(&settings).await?;
     }
-    let key = format!("schema_version.{}", schema.key());
-    check_order(schema, progress(adapter, schema).await?)?;
+    let key = version_key(schema);
+    check_order(schema, progress(adapter, schema).await?.0)?;
     if !shard_tables(adapter, schema, &mut steps).await? {
         return Ok(false);
     }
     loop {
-        let now = progress(adapter, schema).await?;
+        let (now, from) = progress(adapter, schema).await?;
         check_order(schema, now)?;
         let Some(operation) = schema.operations.get(now.version) else { break };
         let todo = steps_of(adapter, schema, now.version, operation)?;
@@ -127,8 +135,10 @@ pub async fn migrate_some(adapter: &dyn Adapter, schema: &Schema, mut steps: usi
             return Ok(false);
         }
         steps -= 1;
-        if let Err(error) = adapter.tables().run(&step, Some((&key, &next.text()))).await
-            && progress(adapter, schema).await? == now
+        let note = Note { key: key.clone(), from, to: next.text() };
+        // Whether it was done here or by another who was faster, the next look finds what remains.
+        if let Err(error) = run(adapter, &step, &note).await
+            && progress(adapter, schema).await?.0 == now
         {
             return Err(error);
         }
@@ -139,14 +149,41 @@ pub async fn migrate_some(adapter: &dyn Adapter, schema: &Schema, mut steps: usi
     Ok(true)
 }
 
-async fn progress(adapter: &dyn Adapter, schema: &Schema) -> Result<Progress> {
-    if !adapter.tables().exists(&*settings_table()?).await? {
-        return Ok(Progress { version: 0, steps: 0 });
+/// Runs a step, again when the database ended it in favour of another.
+async fn run(adapter: &dyn Adapter, step: &Step, note: &Note) -> Result<bool> {
+    for _ in 1..MAX_ENDED {
+        match adapter.tables().run(step, Some(note)).await {
+            Err(Error::Conflict(_)) => {}
+            done => return done,
+        }
     }
-    let text = setting(adapter, &format!("schema_version.{}", schema.key())).await?;
-    let text = text.unwrap_or_else(|| "0".into());
-    Progress::read(&text)
-        .ok_or_else(|| refused(Code::SchemaInvalid, format!("\"{text}\" is not the version of a schema")))
+    adapter.tables().run(step, Some(note)).await
+}
+
+fn version_key(schema: &Schema) -> String {
+    format!("schema_version.{}", schema.key())
+}
+
+fn system_key(schema: &Schema) -> String {
+    format!("system_version.{}", schema.key())
+}
+
+/// The version that a database has of a schema; 0 if it has none of it.
+pub(crate) async fn version_of(adapter: &dyn Adapter, schema: &Schema) -> Result<usize> {
+    progress(adapter, schema).await.map(|(progress, _)| progress.version)
+}
+
+/// How far a schema is, and the text that says so.
+async fn progress(adapter: &dyn Adapter, schema: &Schema) -> Result<(Progress, Option<String>)> {
+    if !adapter.tables().exists(&*settings_table()?).await? {
+        return Ok((Progress { version: 0, steps: 0 }, None));
+    }
+    let text = setting(adapter, &version_key(schema)).await?;
+    let known = text.as_deref().unwrap_or("0");
+    let read = Progress::read(known);
+    let read =
+        read.ok_or_else(|| refused(Code::SchemaInvalid, format!("\"{known}\" is not the version of a schema")))?;
+    Ok((read, text))
 }
 
 fn check_order(schema: &Schema, progress: Progress) -> Result<()> {
@@ -163,22 +200,33 @@ fn check_order(schema: &Schema, progress: Progress) -> Result<()> {
 
 /// Gives tables that have none their shards, as far as the steps go; whether all have them.
 async fn shard_tables(adapter: &dyn Adapter, schema: &Schema, steps: &mut usize) -> Result<bool> {
-    let key = format!("system_version.{}", schema.key());
-    if setting(adapter, &key).await?.as_deref() == Some(SYSTEM_VERSION) {
-        return Ok(true);
-    }
-    let tables = schema.tables_at(progress(adapter, schema).await?.version)?;
+    let key = system_key(schema);
+    let tables = schema.tables_at(progress(adapter, schema).await?.0.version)?;
     for _ in 0..MAX_SYSTEM_ROUNDS {
+        let from = setting(adapter, &key).await?;
+        if from.as_deref() == Some(SYSTEM_VERSION) {
+            return Ok(true);
+        }
+        let done = from.as_deref().and_then(Progress::read).map_or(0, |progress| progress.steps);
         let todo = adapter.tables().shard(&tables).await?;
-        let Some(step) = todo.first() else { break };
+        let Some(step) = todo.first() else {
+            let note = Note { key: key.clone(), from, to: SYSTEM_VERSION.into() };
+            adapter.tables().run(&Step::new(""), Some(&note)).await?;
+            continue;
+        };
         if *steps == 0 {
             return Ok(false);
         }
         *steps -= 1;
-        adapter.tables().run(step, None).await?;
+        let to = Progress { version: 0, steps: done + 1 }.text();
+        let note = Note { key: key.clone(), from: from.clone(), to };
+        if let Err(error) = run(adapter, step, &note).await
+            && setting(adapter, &key).await? == from
+        {
+            return Err(error);
+        }
     }
-    adapter.tables().run(&Step::new(""), Some((&key, SYSTEM_VERSION))).await?;
-    Ok(true)
+    Err(refused(Code::SchemaInvalid, format!("the tables of schema \"{}\" do not get their shards", schema.name)))
 }
 
 fn steps_of(adapter: &dyn Adapter, schema: &Schema, version: usize, operation: &Operation) -> Result<Vec<Step>> {
@@ -197,11 +245,11 @@ fn steps_of(adapter: &dyn Adapter, schema: &Schema, version: usize, operation: &
 
 /// What a migration would do, without doing it.
 pub async fn plan(adapter: &dyn Adapter, schema: &Schema) -> Result<Plan> {
-    let now = progress(adapter, schema).await?;
+    let now = progress(adapter, schema).await?.0;
     check_order(schema, now)?;
     let mut steps = Vec::new();
     let is_done = adapter.tables().exists(&*settings_table()?).await?
-        && setting(adapter, &format!("system_version.{}", schema.key())).await?.as_deref() == Some(SYSTEM_VERSION);
+        && setting(adapter, &system_key(schema)).await?.as_deref() == Some(SYSTEM_VERSION);
     if !is_done {
         steps.extend(adapter.tables().shard(&schema.tables_at(now.version)?).await?);
     }

@@ -27,18 +27,21 @@ use crate::values::ms_of;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use isles_kernel::sync::{
-    Cursor, Entry, EntryId, MAX_PAGE_BYTES, OutboxPage, OutboxQuery, RowKey, RowVersion, SnapshotPage, SnapshotQuery,
-    SnapshotRow, Version,
+    Cursor, Entry, EntryId, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES, OutboxPage, OutboxQuery, RowKey, RowVersion,
+    SnapshotPage, SnapshotQuery, SnapshotRow, Version,
 };
+use isles_kernel::value::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often one who waits looks by itself: other processes' commits are not told here.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Shards whose clients are told to begin anew.
-const MAX_ASSIGNED_SHARDS: usize = 100_000;
-/// Rows that are removed in one transaction.
-const TRIM_ROWS: usize = 500;
+/// Shards that are asked for at a time.
+const SHARDS_AT_ONCE: usize = 1_000;
+/// Rows that are read at first, when nobody knows yet how large they are.
+const FIRST_ROWS: usize = 8;
+/// Bytes of rows that are read at a time, if those to come are as large as those that came.
+const MAX_BYTES_AT_ONCE: usize = 2 * MAX_PAGE_BYTES;
 
 fn wrong(error: impl std::fmt::Display) -> Error {
     refused(Code::InvalidValue, format!("the outbox is damaged: {error}"))
@@ -81,18 +84,62 @@ fn read(row: &Row) -> Result<Read> {
     Ok(Read { entry, before: serde_json::from_str(text("before")).map_err(wrong)?, bytes: text("mutations").len() })
 }
 
-/// Entries behind a version.
-pub(crate) async fn entries(
-    tx: &mut dyn Transaction,
-    table: &Arc<Table>,
-    after: Version,
-    limit: usize,
-) -> Result<Vec<Read>> {
-    let after = i64::try_from(after.get()).map_err(wrong)?;
-    let order = vec![("version".into(), Direction::Asc)];
-    let condition = compares("version", Op::Gt, after);
-    let rows = tx.select(&Select { table: table.clone(), condition, order, after: None, limit }).await?;
-    rows.iter().map(read).collect()
+/// How many rows are read at a time: what is in memory at once is a few rows or a few pages, whatever was asked for.
+pub(crate) struct Batch(usize);
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch(FIRST_ROWS)
+    }
+}
+
+impl Batch {
+    pub(crate) fn rows(&self) -> usize {
+        self.0
+    }
+
+    /// The next ones are taken to be as large as these.
+    pub(crate) fn learn(&mut self, rows: &[Row]) {
+        let bytes: usize = rows.iter().flat_map(|row| row.values.0.values()).map(Value::weight).sum();
+        if !rows.is_empty() {
+            self.0 = (MAX_BYTES_AT_ONCE / (bytes / rows.len()).max(1)).clamp(1, MAX_PAGE_ENTRIES as usize);
+        }
+    }
+}
+
+/// Entries behind a version, some at a time.
+pub(crate) struct Reading {
+    table: Arc<Table>,
+    after: i64,
+    /// How many more are wanted.
+    left: usize,
+    batch: Batch,
+}
+
+impl Reading {
+    pub(crate) fn new(table: &Arc<Table>, after: Version, limit: usize) -> Result<Reading> {
+        let after = i64::try_from(after.get()).map_err(wrong)?;
+        Ok(Reading { table: table.clone(), after, left: limit, batch: Batch::default() })
+    }
+
+    /// The next ones; none at the end.
+    pub(crate) async fn some(&mut self, tx: &mut dyn Transaction) -> Result<Vec<Read>> {
+        let limit = self.batch.rows().min(self.left);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let order = vec![("version".into(), Direction::Asc)];
+        let condition = compares("version", Op::Gt, self.after);
+        let select = Select { table: self.table.clone(), condition, order, after: None, limit };
+        let rows = tx.select(&select).await?;
+        self.batch.learn(&rows);
+        let found = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
+        self.left = if found.len() < limit { 0 } else { self.left - limit };
+        if let Some(last) = found.last() {
+            self.after = i64::try_from(last.entry.version.get()).map_err(wrong)?;
+        }
+        Ok(found)
+    }
 }
 
 /// Refuses a cursor that cannot be read from.
@@ -121,20 +168,48 @@ impl Store {
         self.check_partition(&access, query.partition.as_ref())?;
         let surroundings = self.surroundings();
         let until = surroundings.elapsed() + Duration::from_millis(query.wait());
+        let after = query.after.unwrap_or(Cursor::START);
         loop {
             let news = self.news(access.owner());
-            let told = news.as_ref().map(|news| news.notified());
-            let page =
-                self.outbox_page(&access, query.after.unwrap_or(Cursor::START), query.entries() as usize).await?;
+            let told = news.as_ref().map(|news| news.come.notified());
+            // From here on nothing is missed, whether it is read now or told.
+            let mut told = std::pin::pin!(told);
+            if let Some(told) = told.as_mut().as_pin_mut() {
+                told.enable();
+            }
+            let page = self.outbox_page(&access, after, query.entries() as usize).await?;
             let now = surroundings.elapsed();
             if !page.entries.is_empty() || now >= until {
                 return Ok(page);
             }
-            let wait = LOOK_EVERY.min(until - now);
-            match told {
-                // Either way there may be something to read.
-                Some(told) => drop(surroundings.within(wait, told).await),
-                None => surroundings.sleep(wait).await,
+            match (told.as_pin_mut(), news.as_ref().map(|news| news.look())) {
+                // Another one looks for all who wait for this shard.
+                (Some(told), Some(None)) => drop(surroundings.within(until - now, told).await),
+                (Some(told), _) => self.look_until(&access, page.head, until, told).await?,
+                (None, _) => surroundings.sleep(LOOK_EVERY.min(until - now)).await,
+            }
+        }
+    }
+
+    /// Looks at a shard's clock, for who waits for news of it, until there may be something to read.
+    async fn look_until(
+        &self,
+        access: &Access,
+        head: Cursor,
+        until: Duration,
+        mut told: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
+    ) -> Result<()> {
+        let surroundings = self.surroundings();
+        loop {
+            let now = surroundings.elapsed();
+            if now >= until || surroundings.within(LOOK_EVERY.min(until - now), told.as_mut()).await.is_some() {
+                return Ok(());
+            }
+            let mut tx = self.adapter().begin(access, Mode::Read).await?;
+            let clock = tx.clock().await?;
+            tx.commit().await?;
+            if self::head(&clock)? != head {
+                return Ok(());
             }
         }
     }
@@ -166,17 +241,22 @@ impl Store {
         let mut tx = self.adapter().begin(access, Mode::Read).await?;
         let clock = tx.clock().await?;
         check_cursor(&mut *tx, &table, &clock, after).await?;
-        let found = entries(&mut *tx, &table, after.version(), limit).await?;
-        tx.commit().await?;
-        let mut bytes = 0;
-        let mut page = Vec::new();
-        for Read { entry, bytes: own, .. } in found {
-            bytes += own;
-            if bytes > MAX_PAGE_BYTES && !page.is_empty() {
+        let mut reading = Reading::new(&table, after.version(), limit)?;
+        let (mut page, mut bytes): (Vec<Entry>, usize) = (Vec::new(), 0);
+        'page: loop {
+            let found = reading.some(&mut *tx).await?;
+            if found.is_empty() {
                 break;
             }
-            page.push(entry);
+            for Read { entry, bytes: own, .. } in found {
+                bytes += own;
+                if bytes > MAX_PAGE_BYTES && !page.is_empty() {
+                    break 'page;
+                }
+                page.push(entry);
+            }
         }
+        tx.commit().await?;
         let next = page.last().and_then(Entry::cursor).unwrap_or(after);
         let (head, floor) = (head(&clock)?, version(clock.floor)?);
         Ok(OutboxPage { partition: self.partition(access.owner())?, entries: page, next, head, floor })
@@ -230,36 +310,17 @@ impl Store {
 
     /// Keeps the newest entries of a shard, and removes older ones with the records of requests; the floor.
     pub async fn trim(&self, shard: &Shard, keep: u64) -> Result<u64> {
-        let access = self.access_of(shard);
+        let access = self.access_to(shard).await?;
         let keep = i64::try_from(keep).unwrap_or(i64::MAX);
-        let mut tx = self.adapter().begin(&access, Mode::Write).await?;
-        let clock = tx.tick(crate::adapter::Tick::Hold).await?;
-        let floor = clock.version.saturating_sub(keep).max(clock.floor);
-        // Readers are told before anything goes.
-        tx.set_floor(floor).await?;
+        let mut tx = self.adapter().begin(&access, Mode::Read).await?;
+        let clock = tx.clock().await?;
         tx.commit().await?;
+        let floor = clock.version.saturating_sub(keep).max(clock.floor);
+        self.raise_floor(&access, floor).await?;
         for name in [OUTBOX, REQUESTS] {
-            while self.remove_below(&access, &self.internal(name)?, floor).await? {}
+            self.remove(&access, name, &compares("version", Op::Lt, floor)).await?;
         }
         Ok(floor.unsigned_abs())
-    }
-
-    async fn remove_below(&self, access: &Access, table: &Arc<Table>, floor: i64) -> Result<bool> {
-        let mut tx = self.adapter().begin(access, Mode::Write).await?;
-        let rows = tx.select(&by_id(table, compares("version", Op::Lt, floor), TRIM_ROWS)).await?;
-        for row in &rows {
-            tx.delete(table, &row.id, row.version).await?;
-        }
-        tx.commit().await?;
-        Ok(rows.len() == TRIM_ROWS)
-    }
-
-    /// The access of a shard, for our own work in it.
-    pub(crate) fn access_of(&self, shard: &Shard) -> Access {
-        match self.strategy() {
-            Some(crate::shard::Strategy::Adapter { .. }) => Access::Whole(shard.clone()),
-            _ => Access::Shard(shard.clone()),
-        }
     }
 
     /// Gives rows that have no shard theirs, in all these tables together, those that others refer to first. Clients of
@@ -273,7 +334,7 @@ impl Store {
             }
             Assign::Column(_) => {
                 for table in tables {
-                    shards.extend(self.adapter().shards_with(table, &Condition::All, MAX_ASSIGNED_SHARDS).await?);
+                    self.with_rows(table, &mut shards).await?;
                 }
             }
         }
@@ -283,9 +344,28 @@ impl Store {
         Ok(count)
     }
 
+    /// Adds the shards that have rows of a table.
+    pub(crate) async fn with_rows(
+        &self,
+        table: &Arc<Table>,
+        shards: &mut std::collections::BTreeSet<Shard>,
+    ) -> Result<()> {
+        let mut after: Option<Shard> = None;
+        loop {
+            let some = self.adapter().shards_with(table, &Condition::All, after.as_ref(), SHARDS_AT_ONCE).await?;
+            after = some.last().filter(|_| some.len() == SHARDS_AT_ONCE).cloned();
+            for shard in some {
+                shards.insert(self.home_of(&shard).await?);
+            }
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Tells the clients of a shard to begin anew: rows have come or gone beside the outbox.
     pub(crate) async fn begin_anew(&self, shard: &Shard) -> Result<()> {
-        let access = self.access_of(shard);
+        let access = self.access_to(shard).await?;
         let id = self.surroundings().new_id();
         let mut tx = self.adapter().begin(&access, Mode::Write).await?;
         let clock = tx.tick(crate::adapter::Tick::Next(&id.to_string())).await?;

@@ -36,6 +36,11 @@ impl Shard {
         self.name().map_or_else(String::new, |name| format!("s{name}"))
     }
 
+    /// The shard of a key.
+    pub(crate) fn of_key(key: &str) -> Result<Shard> {
+        key.strip_prefix('s').map_or(Ok(Shard::None), Shard::named)
+    }
+
     pub(crate) fn of_column(name: Option<String>) -> Result<Shard> {
         name.map_or(Ok(Shard::None), Shard::named)
     }

@@ -5,27 +5,32 @@
 //! store that has none; another one is an error. The internal routes are the store's, so they have the same.
 //!
 //! Whoever opens a store gets the [`GlobalScope`] with it. Requests get handles of fragments, from which there is no way
-//! to it.
+//! to it, nor to the database below.
+//!
+//! What clients may see of a fragment is recorded, too: its published tables with their columns. When it changes, rows
+//! have come, gone or changed beside the outbox, and the clients of the shards that have some begin anew.
 
-use crate::adapter::{Access, Adapter};
+use crate::adapter::{Access, Adapter, Mode, Note, Step, Transaction};
 use crate::context::{GlobalScope, Scope, ShardContext, ShardState};
 use crate::error::{Code, Result, refused};
 use crate::hooks::Hook;
 use crate::internal;
 use crate::migrate::{self, settle};
-use crate::schema::{Schema, Table};
+use crate::schema::{Column, Schema, Table};
 use crate::shard::{Shard, Strategy};
 use crate::surroundings::Surroundings;
 use crate::sync::Command;
 use crate::uow::{Attempts, Plan};
 use isles_kernel::sync::PartitionId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use tokio::sync::Notify;
 
 /// Shards that wait for news at the same time; more are told by their polls alone.
 const MAX_WAITED_FOR: usize = 10_000;
+/// Shards that a listener is told by their names; when there are more it looks at all.
+const MAX_TOLD: usize = 10_000;
 
 /// A bug to have, for tests that show that the harness finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +95,15 @@ impl Fragment {
         self
     }
 
+    fn shape(&self) -> Shape {
+        let columns = |table: &Arc<Table>| {
+            let column = |column: &Column| (column.name.clone(), column.ty.name().to_string());
+            table.columns.iter().map(column).collect()
+        };
+        let published = self.schema.tables().filter(|table| self.publishes(&table.name));
+        published.map(|table| (table.name.clone(), columns(table))).collect()
+    }
+
     pub(crate) fn publishes(&self, table: &str) -> bool {
         match &self.published {
             Published::None => false,
@@ -110,9 +124,9 @@ struct Inner {
     secret: ring::hmac::Key,
     fragments: RwLock<BTreeMap<String, Arc<Fragment>>>,
     /// Who waits for entries of a shard.
-    waiting: Mutex<BTreeMap<String, Arc<Notify>>>,
-    /// Somebody has triggered a hook.
-    triggered: Notify,
+    waiting: Mutex<BTreeMap<String, Arc<News>>>,
+    /// Who is told where hooks are triggered; they are the processors' own.
+    listeners: Mutex<Vec<Weak<Told>>>,
     bound: Mutex<Option<Shard>>,
     last_internal: Mutex<i64>,
     surroundings: Surroundings,
@@ -146,7 +160,7 @@ impl Store {
             secret: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes()),
             fragments: RwLock::default(),
             waiting: Mutex::default(),
-            triggered: Notify::new(),
+            listeners: Mutex::default(),
             bound: Mutex::default(),
             last_internal: Mutex::new(0),
             surroundings,
@@ -179,12 +193,18 @@ impl Store {
             self.use_strategy(strategy).await?;
         }
         let key = fragment.schema.key().to_string();
+        if let Some(table) = fragment.schema.tables().find(|table| internal::is_own(table)) {
+            return Err(refused(Code::SchemaInvalid, format!("\"{}\" is the name of a table of ours", table.physical))
+                .with_hint("give the schema a namespace"));
+        }
         let collides = |there: &Arc<Fragment>| there.schema.operations != fragment.schema.operations;
         if self.fragments().get(&key).is_some_and(collides) || key == self.0.internal.name {
             return Err(refused(Code::SchemaCollision, format!("there is another schema \"{key}\" in this database"))
                 .with_hint("give one of them a namespace"));
         }
+        let is_new = migrate::version_of(&*self.0.adapter, &fragment.schema).await? == 0;
         migrate::migrate(&*self.0.adapter, &fragment.schema).await?;
+        self.announce(&fragment, is_new).await?;
         let fragment = Arc::new(fragment);
         self.0.fragments.write().unwrap_or_else(PoisonError::into_inner).insert(key, fragment.clone());
         Ok(Handle { store: self.clone(), fragment })
@@ -194,7 +214,30 @@ impl Store {
         self.0.fragments.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn adapter(&self) -> &Arc<dyn Adapter> {
+    /// Tells clients to begin anew where what they may see is not what it was (I-34).
+    async fn announce(&self, fragment: &Fragment, is_new: bool) -> Result<()> {
+        let key = format!("published.{}", fragment.schema.key());
+        let (now, shape) = (fragment.shape(), |text: &str| serde_json::from_str::<Shape>(text).unwrap_or_default());
+        let text = serde_json::to_string(&now).unwrap_or_default();
+        let from = migrate::setting(&*self.0.adapter, &key).await?;
+        if from.as_deref() == Some(text.as_str()) {
+            return Ok(());
+        }
+        // Nobody knows what those who came before this record had: all of it may be new.
+        let before = from.as_deref().map(shape).unwrap_or_default();
+        let changed = fragment.schema.tables().filter(|table| before.get(&table.name) != now.get(&table.name));
+        let mut shards = BTreeSet::new();
+        for table in changed.filter(|_| !is_new) {
+            self.with_rows(table, &mut shards).await?;
+        }
+        for shard in &shards {
+            self.begin_anew(shard).await?;
+        }
+        // Behind it: a process that ends in between does it again, which costs clients a look and loses nothing.
+        self.0.adapter.tables().run(&Step::new(""), Some(&Note { key, from, to: text })).await.map(|_| ())
+    }
+
+    pub(crate) fn adapter(&self) -> &Arc<dyn Adapter> {
         &self.0.adapter
     }
 
@@ -219,20 +262,44 @@ impl Store {
         }
     }
 
-    /// In a database that is one shard, only that one: the first that comes is recorded.
+    /// The access of a shard, for our own work in it: hooks, retention. What a database had before it became one shard
+    /// has its own clock, log and hooks still.
+    pub(crate) async fn access_to(&self, shard: &Shard) -> Result<Access> {
+        let access = match (self.strategy(), shard) {
+            (Some(Strategy::Adapter { .. }), Shard::Named(_)) => Access::Whole(shard.clone()),
+            _ => Access::Shard(shard.clone()),
+        };
+        self.check_bound(&access).await?;
+        Ok(access)
+    }
+
+    /// The shard that the rows of one are seen in: in a database that is one shard, that one.
+    pub(crate) async fn home_of(&self, shard: &Shard) -> Result<Shard> {
+        match (self.strategy(), shard) {
+            (Some(Strategy::Adapter { .. }), Shard::None) => Ok(self.bound(None).await?.unwrap_or(Shard::None)),
+            _ => Ok(shard.clone()),
+        }
+    }
+
+    /// The shard that a database is bound to; the first that comes is recorded.
+    async fn bound(&self, first: Option<&Shard>) -> Result<Option<Shard>> {
+        let known = self.0.bound.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let name = match first.and_then(Shard::name) {
+            Some(first) => Some(settle(&*self.0.adapter, BOUND, first).await?),
+            None => migrate::setting(&*self.0.adapter, BOUND).await?,
+        };
+        let bound = name.map(Shard::named).transpose()?;
+        self.0.bound.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&bound);
+        Ok(bound)
+    }
+
+    /// In a database that is one shard, only that one.
     pub(crate) async fn check_bound(&self, access: &Access) -> Result<()> {
         let Access::Whole(shard) = access else { return Ok(()) };
-        let known = self.0.bound.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let bound = match known {
-            Some(bound) => bound,
-            None => {
-                let name = settle(&*self.0.adapter, "bound_shard", shard.name().unwrap_or_default()).await?;
-                let bound = Shard::named(name)?;
-                *self.0.bound.lock().unwrap_or_else(PoisonError::into_inner) = Some(bound.clone());
-                bound
-            }
-        };
-        match bound == *shard {
+        match self.bound(Some(shard)).await?.as_ref() == Some(shard) {
             true => Ok(()),
             false => Err(refused(Code::ShardNotBound, "this database belongs to another shard")),
         }
@@ -265,11 +332,11 @@ impl Store {
     }
 
     /// What is told when a shard has a new entry.
-    pub(crate) fn news(&self, shard: &Shard) -> Option<Arc<Notify>> {
+    pub(crate) fn news(&self, shard: &Shard) -> Option<Arc<News>> {
         let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= MAX_WAITED_FOR {
             // Those that nobody waits for any more.
-            waiting.retain(|_, notify| Arc::strong_count(notify) > 1);
+            waiting.retain(|_, news| Arc::strong_count(news) > 1);
         }
         match waiting.len() < MAX_WAITED_FOR {
             true => Some(waiting.entry(shard.key()).or_default().clone()),
@@ -279,21 +346,80 @@ impl Store {
 
     /// Tells those who wait in this process that a shard has committed.
     pub(crate) fn tell(&self, shard: &Shard, entry: bool, hooks: bool) {
-        if entry && let Some(notify) = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(&shard.key()) {
-            notify.notify_waiters();
+        if entry && let Some(news) = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(&shard.key()) {
+            news.come.notify_waiters();
         }
         if hooks {
-            self.0.triggered.notify_one();
+            let mut listeners = self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+            listeners.retain(|one| one.upgrade().inspect(|told| told.tell(shard)).is_some());
         }
     }
 
-    /// Resolves when a hook was triggered in this process, or after a while.
-    pub async fn triggered(&self, at_most: Duration) {
-        // Either way there may be something to do.
-        let _ = self.0.surroundings.within(at_most, self.0.triggered.notified()).await;
+    /// Is told of hooks that are triggered in this process from now on.
+    pub(crate) fn listen(&self) -> Arc<Told> {
+        let told = Arc::default();
+        self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&told));
+        told
     }
 }
 
+/// News of a shard, and who looks for them in the database. One looks for all who wait.
+#[derive(Default)]
+pub(crate) struct News {
+    pub(crate) come: Notify,
+    is_looked_for: AtomicBool,
+}
+
+impl News {
+    /// Makes the caller the one who looks, unless there is one.
+    pub(crate) fn look(self: &Arc<News>) -> Option<Looks> {
+        (!self.is_looked_for.swap(true, Ordering::SeqCst)).then(|| Looks(self.clone()))
+    }
+}
+
+/// Looks for news until it is dropped.
+pub(crate) struct Looks(Arc<News>);
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        self.0.is_looked_for.store(false, Ordering::SeqCst);
+        // Another one has to look from now on.
+        self.0.come.notify_waiters();
+    }
+}
+
+/// Shards that hooks were triggered in, for one who listens.
+#[derive(Default)]
+pub(crate) struct Told {
+    shards: Mutex<BTreeSet<Shard>>,
+    come: Notify,
+}
+
+impl Told {
+    fn tell(&self, shard: &Shard) {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those beyond are found when all are looked at.
+        if shards.len() < MAX_TOLD {
+            shards.insert(shard.clone());
+        }
+        drop(shards);
+        self.come.notify_one();
+    }
+
+    /// Resolves when there is something to be told.
+    pub(crate) async fn wait(&self) {
+        self.come.notified().await;
+    }
+
+    pub(crate) fn take(&self) -> BTreeSet<Shard> {
+        std::mem::take(&mut *self.shards.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What clients may see of a fragment: published tables, their columns and what those are.
+type Shape = BTreeMap<String, Vec<(String, String)>>;
+
+const BOUND: &str = "bound_shard";
 const STRATEGY: &str = "sharding_strategy";
 
 fn mismatch(recorded: &str, given: &str) -> crate::error::Error {
@@ -304,6 +430,25 @@ fn mismatch(recorded: &str, given: &str) -> crate::error::Error {
 fn unset() -> crate::error::Error {
     refused(Code::ShardUnset, "no shard is set")
         .with_hint("set it by the resolver of the request, or run within `ShardContext::with`")
+}
+
+/// Direct access to a database without a strategy: transactions that publish nothing and check nothing.
+pub struct Direct(Store);
+
+impl Direct {
+    fn check(&self) -> Result<()> {
+        match self.0.strategy() {
+            None => Ok(()),
+            Some(_) => Err(refused(Code::DirectAccess, "direct access is disabled where a strategy is set")
+                .with_hint("use handler_tx or service_tx")),
+        }
+    }
+
+    pub async fn begin(&self, mode: Mode) -> Result<Box<dyn Transaction>> {
+        // A strategy may have come since.
+        self.check()?;
+        self.0.adapter().begin(&Access::Shard(Shard::None), mode).await
+    }
 }
 
 /// A fragment in a store: what handlers and services work with.
@@ -326,13 +471,10 @@ impl Handle {
         ShardContext
     }
 
-    /// Direct access to the adapter. Where a strategy is set there is none: units of work name the shard.
-    pub fn db(&self) -> Result<&Arc<dyn Adapter>> {
-        match self.store.strategy() {
-            None => Ok(self.store.adapter()),
-            Some(_) => Err(refused(Code::DirectAccess, "direct access is disabled where a strategy is set")
-                .with_hint("use handler_tx or service_tx")),
-        }
+    /// Direct access to the rows of the database. Where a strategy is set there is none: units of work name the shard.
+    pub fn db(&self) -> Result<Direct> {
+        let direct = Direct(self.store.clone());
+        direct.check().map(|()| direct)
     }
 
     pub(crate) fn attempts(&self) -> Attempts {

@@ -1,8 +1,10 @@
 //! Commands of clients: each request once, all of it or nothing.
 //!
-//!     check ─► turn of the shard ─► on record? ─► cursor ─► mark ─► commands, one after the other ─► conflicts?
-//!                                     │ the answer again              │ no: entry and record, commit
-//!                                                                     └ yes: back to the mark, record, commit
+//! ```text
+//! check ─► turn of the shard ─► on record? ─► cursor ─► mark ─► commands, one after the other ─► conflicts?
+//!                                 │ the answer again              │ no: entry and record, commit
+//!                                                                 └ yes: back to the mark, record, commit
+//! ```
 //!
 //! All of it is one transaction, and the turn of the shard is held from its beginning: nothing slips in between a check
 //! and what is applied by it, two copies of a request follow each other, and the second one finds the record of the first.
@@ -18,7 +20,7 @@ use crate::adapter::{Access, Mode, Row, Tick};
 use crate::condition::eq;
 use crate::error::{Code, Error, Result, refused};
 use crate::internal::{OUTBOX, REQUESTS};
-use crate::outbox::{Read, check_cursor, entries};
+use crate::outbox::{Read, Reading, check_cursor};
 use crate::schema::ID;
 use crate::store::{Fragment, Store};
 use crate::uow::apply::{Work, by_id};
@@ -30,13 +32,14 @@ use isles_kernel::sync::{
 };
 use isles_kernel::value::Value;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A command: reads its input, or says what is wrong with it, and returns what is to be done.
 pub type Command = Arc<dyn Fn(&serde_json::Value) -> Result<Plan<()>> + Send + Sync>;
 
 /// Entries after a client's cursor that are compared with what it submits. One that has missed more catches up first.
-const MAX_BEHIND: usize = 10_000;
+const MAX_BEHIND: i64 = 10_000;
 /// How often a request is tried when the database ends its transaction.
 const ATTEMPTS: u32 = 5;
 
@@ -47,6 +50,9 @@ struct Recorded {
     entry: Option<Cursor>,
     conflicts: Vec<Conflict>,
 }
+
+/// Fragments by their names in the outbox.
+type Fragments = BTreeMap<String, Arc<Fragment>>;
 
 /// A command that is ready to run, or why it is not.
 type Ready = std::result::Result<(Arc<Fragment>, Plan<()>), Conflict>;
@@ -103,16 +109,22 @@ impl Store {
         let mut clock = work.clock.clone();
         clock.version -= 1;
         check_cursor(&mut *work.tx, &outbox, &clock, request.cursor).await?;
-        // The new entry has no row yet.
-        let since = entries(&mut *work.tx, &outbox, request.cursor.version(), MAX_BEHIND + 1).await?;
-        if since.len() > MAX_BEHIND {
+        if clock.version - i64::try_from(request.cursor.version().get()).unwrap_or(i64::MAX) > MAX_BEHIND {
             return Err(refused(Code::ClientFarBehind, "too much has happened since the cursor")
                 .with_hint("catch up, and submit anew"));
         }
         work.tx.mark().await?;
         let (mut conflicts, borders) = run(self, &mut work, &mut ready).await?;
         if conflicts.is_empty() {
-            conflicts = compare(request, &work, &borders, &since);
+            // The new entry has no row yet.
+            let mut since = Reading::new(&outbox, request.cursor.version(), usize::MAX)?;
+            loop {
+                let some = since.some(&mut *work.tx).await?;
+                if some.is_empty() || conflicts.len() >= MAX_CONFLICTS {
+                    break;
+                }
+                compare(request, &work, &borders, &some, &mut conflicts);
+            }
         }
         let version = work.clock.version;
         if conflicts.is_empty() {
@@ -141,6 +153,9 @@ impl Store {
             let found = fragments.get(&command.schema).and_then(|fragment| {
                 fragment.commands.get(&command.name).map(|known| (fragment.clone(), known.clone()))
             });
+            if let Some(message) = vain(&fragments, command) {
+                return Err(conflict(at, ConflictCode::InvalidInput, None, None, message));
+            }
             let Some((fragment, known)) = found else {
                 let message = format!("there is no command \"{}\"", command.name);
                 return Err(conflict(at, ConflictCode::UnknownCommand, None, None, message));
@@ -154,11 +169,39 @@ impl Store {
     }
 }
 
+/// What a command has read by that no entry ever tells of, so that it would never be in conflict.
+fn vain(fragments: &Fragments, command: &isles_kernel::sync::Command) -> Option<String> {
+    let published = |schema: &str, table: &str| {
+        let fragment = fragments.get(schema).filter(|fragment| fragment.publishes(table));
+        fragment.and_then(|fragment| fragment.schema.table(table).ok().cloned())
+    };
+    let no_table = |schema: &str, table: &str| format!("no table \"{table}\" of schema \"{schema}\" is published");
+    for key in &command.reads {
+        if published(&key.schema, &key.table).is_none() {
+            return Some(no_table(&key.schema, &key.table));
+        }
+    }
+    for scope in &command.scopes {
+        let Some(table) = published(&scope.schema, &scope.table) else {
+            return Some(no_table(&scope.schema, &scope.table));
+        };
+        if let Some(column) = some_column(&scope.predicate, &|column| table.type_of(column).is_err()) {
+            return Some(format!("table \"{}\" has no column \"{column}\"", scope.table));
+        }
+    }
+    None
+}
+
 /// A column that clients do not have, if a predicate names one.
 fn hidden_column(predicate: &Predicate) -> Option<&str> {
+    some_column(predicate, &|column| column.starts_with('_'))
+}
+
+/// A column of a predicate of which something holds.
+fn some_column<'a>(predicate: &'a Predicate, is: &impl Fn(&str) -> bool) -> Option<&'a str> {
     match predicate {
-        Predicate::All(parts) | Predicate::Any(parts) => parts.iter().find_map(hidden_column),
-        Predicate::Not(part) => hidden_column(part),
+        Predicate::All(parts) | Predicate::Any(parts) => parts.iter().find_map(|part| some_column(part, is)),
+        Predicate::Not(part) => some_column(part, is),
         Predicate::Eq(column, _)
         | Predicate::Ne(column, _)
         | Predicate::Lt(column, _)
@@ -166,7 +209,7 @@ fn hidden_column(predicate: &Predicate) -> Option<&str> {
         | Predicate::Gt(column, _)
         | Predicate::Gte(column, _)
         | Predicate::In(column, _)
-        | Predicate::Null(column) => column.starts_with('_').then_some(column),
+        | Predicate::Null(column) => is(column).then_some(column),
     }
 }
 
@@ -223,8 +266,7 @@ async fn apply(store: &Store, work: &mut Work<'_>, fragment: &Arc<Fragment>, pla
 }
 
 /// What has happened since the cursor to rows that the commands write or have read.
-fn compare(request: &SubmitRequest, work: &Work<'_>, borders: &[usize], since: &[Read]) -> Vec<Conflict> {
-    let mut conflicts = Vec::new();
+fn compare(request: &SubmitRequest, work: &Work<'_>, borders: &[usize], since: &[Read], conflicts: &mut Vec<Conflict>) {
     for read in since {
         let version = Some(read.entry.version);
         for (n, mutation) in read.entry.mutations.iter().enumerate() {
@@ -258,7 +300,6 @@ fn compare(request: &SubmitRequest, work: &Work<'_>, borders: &[usize], since: &
             }
         }
     }
-    conflicts
 }
 
 /// Whether a row was in a scope before a change, or is after it.

@@ -1,7 +1,7 @@
 //! Routes: those of a fragment, and `/_internal`.
 //!
-//! A request begins with an unset shard. The resolver reads it from what the request is authenticated by, before any route
-//! is matched, so that no route runs without it, the internal ones neither. A store with the strategy `row` is not mounted
+//! A request begins with an unset shard. The resolver reads it from what the request is authenticated by, before the
+//! handler of any route runs, the internal ones' neither; a path that no route has is not resolved. A store with the strategy `row` is not mounted
 //! without a resolver.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! ```
 
 use crate::context::ShardContext;
-use crate::error::{Code, Error, Result, refused};
+use crate::error::{Code, Error, Refusal, Result, refused};
 use crate::shard::{Shard, Strategy};
 use crate::store::Store;
 use async_trait::async_trait;
@@ -28,6 +28,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use isles_kernel::sync::{self, MAX_SUBMIT_BYTES, OutboxQuery, SnapshotQuery, SubmitRequest};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads the shard of a request from what it is authenticated by.
 #[async_trait]
@@ -35,7 +36,7 @@ pub trait Resolver: Send + Sync + 'static {
     async fn resolve(&self, request: &Parts) -> Result<Shard>;
 }
 
-/// `Authorization: Bearer {shard}.{tag}`, signed by a secret of the application.
+/// `Authorization: Bearer {shard}.{end}.{tag}`, signed by a secret of the application, and valid until its end.
 pub struct SignedToken(ring::hmac::Key);
 
 impl SignedToken {
@@ -43,17 +44,22 @@ impl SignedToken {
         SignedToken(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret))
     }
 
-    /// The token of a shard, for those who have logged in.
-    pub fn token(&self, shard: &Shard) -> String {
-        let name = BASE64.encode(shard.key());
-        let tag = ring::hmac::sign(&self.0, name.as_bytes());
-        format!("{name}.{}", BASE64.encode(tag))
+    /// The token of a shard for a while, for those who have logged in.
+    pub fn token(&self, shard: &Shard, valid: Duration) -> String {
+        let end = now_s().saturating_add(valid.as_secs());
+        let signed = format!("{}.{end}", BASE64.encode(shard.key()));
+        let tag = ring::hmac::sign(&self.0, signed.as_bytes());
+        format!("{signed}.{}", BASE64.encode(tag))
     }
 
-    fn read(&self, token: &str) -> Option<Shard> {
-        let (name, tag) = token.split_once('.')?;
+    fn read(&self, token: &str, now_s: u64) -> Option<Shard> {
+        let (signed, tag) = token.rsplit_once('.')?;
         // In constant time.
-        ring::hmac::verify(&self.0, name.as_bytes(), &BASE64.decode(tag).ok()?).ok()?;
+        ring::hmac::verify(&self.0, signed.as_bytes(), &BASE64.decode(tag).ok()?).ok()?;
+        let (name, end) = signed.split_once('.')?;
+        if end.parse::<u64>().ok()? <= now_s {
+            return None;
+        }
         let key = String::from_utf8(BASE64.decode(name).ok()?).ok()?;
         match key.strip_prefix('s') {
             Some(name) => Shard::named(name).ok(),
@@ -62,13 +68,17 @@ impl SignedToken {
     }
 }
 
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 #[async_trait]
 impl Resolver for SignedToken {
     async fn resolve(&self, request: &Parts) -> Result<Shard> {
         let text = |headers: &HeaderMap| Some(headers.get(header::AUTHORIZATION)?.to_str().ok()?.to_string());
         let token = text(&request.headers).and_then(|value| Some(value.strip_prefix("Bearer ")?.trim().to_string()));
         token
-            .and_then(|token| self.read(&token))
+            .and_then(|token| self.read(&token, now_s()))
             .ok_or_else(|| refused(Code::Unauthenticated, "the request has no valid token"))
     }
 }
@@ -119,56 +129,23 @@ async fn in_shard(State(mounted): State<Mounted>, request: Request<Body>, next: 
     let request = Request::from_parts(parts, body);
     match (resolved, store.strategy()) {
         (Err(error), _) => error.into_response(),
-        (Ok(Some(shard)), _) => ShardContext.with(shard, next.run(request)).await,
+        (Ok(Some(shard)), _) => ShardContext.with(shard, || next.run(request)).await,
         // Routes of an unshared database, or of one whose fragments set the shard themselves.
-        (Ok(None), _) => ShardContext.fresh(next.run(request)).await,
+        (Ok(None), _) => ShardContext.fresh(|| next.run(request)).await,
     }
 }
 
 impl IntoResponse for Error {
+    /// Status and code as [`Error::http`] has them: clients know most of the codes, and go by the status of the others.
     fn into_response(self) -> Response {
-        let refusal = refusal(&self);
-        let status = match self.http().0 {
-            500 => refusal.code.http_status(),
-            status => status,
-        };
-        // The wire's codes have their status; others keep their own.
-        let status = if refusal.code == sync::Code::InvalidRequest { status } else { refusal.code.http_status() };
-        let mut body = refusal.body();
-        if refusal.code == sync::Code::InvalidRequest
-            && let Some(code) = body.pointer_mut("/error/code")
-        {
-            *code = self.http().1.into();
+        let (status, code) = self.http();
+        let mut error = serde_json::json!({ "code": code, "message": self.public_message() });
+        if let Error::Refused(Refusal { hint: Some(hint), .. }) = &self {
+            error["hint"] = hint.as_str().into();
         }
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
-    }
-}
-
-/// As the clients of sync know it.
-pub fn refusal(error: &Error) -> sync::Refusal {
-    let code = match error {
-        Error::Conflict(_) | Error::CheckFailed(_) => sync::Code::WriteCongestion,
-        Error::MayHaveHappened(_) => sync::Code::Unavailable,
-        Error::Database(_) => sync::Code::Internal,
-        Error::Constraint { .. } => sync::Code::InvalidRequest,
-        Error::Refused(refusal) => match refusal.code {
-            Code::Unauthenticated => sync::Code::Unauthenticated,
-            Code::ShardNotBound | Code::GlobalScope => sync::Code::Forbidden,
-            Code::WrongPartition => sync::Code::WrongPartition,
-            Code::ResyncRequired => sync::Code::ResyncRequired,
-            Code::RequestIdReused => sync::Code::RequestReused,
-            Code::InvalidCursor => sync::Code::InvalidCursor,
-            Code::ClientFarBehind => sync::Code::ClientFarBehind,
-            Code::TooLarge => sync::Code::TooLarge,
-            _ if error.http().0 >= 500 => sync::Code::Internal,
-            _ => sync::Code::InvalidRequest,
-        },
-    };
-    let refusal = sync::Refusal::new(code, error.public_message());
-    match error {
-        Error::Refused(own) => own.hint.iter().fold(refusal, |refusal, hint| refusal.with_hint(hint.as_str())),
-        _ => refusal,
+        let body = serde_json::json!({ "error": error }).to_string();
+        (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 }
 
@@ -277,4 +254,46 @@ async fn submit(State(store): State<Store>, body: Bytes) -> Response {
         Err(error) => Err(error),
     };
     answer.map_or_else(IntoResponse::into_response, |answer| json(&answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token is good until its end, and its end is signed with it.
+    #[test]
+    fn tokens_end() {
+        let tokens = SignedToken::new(b"secret");
+        let acme = Shard::named("acme").unwrap();
+        let token = tokens.token(&acme, Duration::from_secs(60));
+        let end: u64 = token.split('.').nth(1).unwrap().parse().unwrap();
+        assert_eq!(tokens.read(&token, end - 1), Some(acme));
+        assert_eq!(tokens.read(&token, end), None);
+        let longer = token.replace(&end.to_string(), &(end + 60).to_string());
+        assert_eq!(tokens.read(&longer, end), None);
+        assert_eq!(SignedToken::new(b"other").read(&token, end - 1), None);
+    }
+
+    /// Routes answer with the status and the code of the error, and hints with it.
+    #[tokio::test]
+    async fn answers_have_the_codes_of_their_errors() {
+        use isles_kernel::error::SqlError;
+        for (error, status, code) in [
+            (Error::Conflict("x".into()), 409, "conflict"),
+            (Error::MayHaveHappened("x".into()), 503, "may_have_happened"),
+            (Error::Database(SqlError::new("XX000", "of another tenant")), 500, "database_error"),
+            (Error::broken(crate::error::Rule::Unique), 422, "constraint"),
+            (refused(Code::ShardNotBound, "x"), 403, "shard_not_bound"),
+            (refused(Code::GlobalScope, "x").with_hint("a hint"), 403, "global_scope"),
+            (refused(Code::ResyncRequired, "x"), 410, "resync_required"),
+        ] {
+            let response = error.into_response();
+            assert_eq!(response.status().as_u16(), status);
+            let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["error"]["code"], code);
+            assert!(!body.to_string().contains("of another tenant"), "a database's words are not for clients");
+            assert_eq!(body["error"].get("hint").is_some(), code == "global_scope");
+        }
+    }
 }

@@ -37,8 +37,14 @@ const LIMIT: Duration = Duration::from_secs(120);
 const FOLDER: &str = "ISLES_TEST_FOLDER";
 const LIFE: &str = "ISLES_TEST_LIFE";
 /// What a killed process had claimed is claimed again soon.
-const HOOKS: ProcessorOptions =
-    ProcessorOptions { per_shard: 8, at_once: 100, time_limit_ms: 1_000, lease_ms: 2_000, poll_ms: 20 };
+const HOOKS: ProcessorOptions = ProcessorOptions {
+    per_shard: 8,
+    at_once: 100,
+    time_limit_ms: 1_000,
+    lease_ms: 2_000,
+    poll_ms: 20,
+    shards_per_round: 1_000,
+};
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -90,7 +96,7 @@ async fn live(folder: &Path, life: &str) {
     for tenant in TENANTS {
         for writer in 0..2 {
             let (app, life) = (app.clone(), life.to_owned());
-            writers.push(tokio::spawn(ShardContext.with(shard(tenant), async move {
+            writers.push(tokio::spawn(ShardContext.with(shard(tenant), move || async move {
                 for at in 0.. {
                     let token = format!("{tenant}-{life}-{writer}-{at}");
                     let id = token.clone();
@@ -174,7 +180,7 @@ async fn killed_writers_lose_and_double_nothing() -> Json {
     let mut entries = 0;
     for tenant in TENANTS {
         let (log, rows) = ShardContext
-            .with(shard(tenant), async { (log(&app).await, app.store().snapshot(&SnapshotQuery::default()).await) })
+            .with(shard(tenant), async || (log(&app).await, app.store().snapshot(&SnapshotQuery::default()).await))
             .await;
         let (marks, effects) = (made(&log, "marks"), made(&log, "effects"));
         let (once, with_effect): (BTreeSet<&str>, BTreeSet<&str>) =

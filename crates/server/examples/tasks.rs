@@ -24,9 +24,15 @@ use isles_fragments::values::Values;
 use isles_fragments::web::{SignedToken, mount};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
 
 /// Shards of the database: tenants are spread over them.
 const SHARDS: usize = 2;
+/// The same at each start: a browser keeps what was not sent yet for the address that the page came from.
+const PORT: u16 = 8417;
+/// The page asks for another token when one has ended.
+const TOKEN_TIME: Duration = Duration::from_secs(3_600);
 
 /// The schema and the commands; a tenant is nowhere in sight.
 fn tasks() -> isles_fragments::Result<Fragment> {
@@ -74,7 +80,7 @@ async fn page() -> Html<&'static str> {
 
 /// For the example only: an application checks who is asking.
 async fn token(State(tokens): State<Arc<SignedToken>>, Path(tenant): Path<String>) -> isles_fragments::Result<String> {
-    Ok(tokens.token(&Shard::named(tenant)?))
+    Ok(tokens.token(&Shard::named(tenant)?, TOKEN_TIME))
 }
 
 /// The service over a database in a folder, which is made if it is not there.
@@ -97,7 +103,13 @@ pub(crate) async fn service(folder: &str) -> Result<Router, Box<dyn std::error::
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "tasks-data".into());
     let routes = service(&folder).await?;
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            println!("port {PORT}: {error}; at another one, pages find nothing of what they kept");
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?
+        }
+    };
     println!("tasks are at http://{}/?tenant=acme", listener.local_addr()?);
     axum::serve(listener, routes).await?;
     Ok(())

@@ -70,7 +70,7 @@ impl Service {
     }
 
     fn transport(&self, tenant: &str) -> HttpTransport {
-        let token = format!("Bearer {}", self.tokens.token(&Shard::named(tenant).unwrap()));
+        let token = format!("Bearer {}", self.tokens.token(&Shard::named(tenant).unwrap(), 10 * LIMIT));
         HttpTransport::new(&self.address, &[("authorization", &token)]).unwrap()
     }
 

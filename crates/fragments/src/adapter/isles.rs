@@ -7,7 +7,7 @@
 use super::sql::transaction::{Link, SqlTransaction};
 use super::sql::{Dialect, Print, Statement, ddl, quoted};
 use super::sqlite::shard_of;
-use super::{Access, Adapter, Assign, Mode, Row, Select, Siblings, Step, Tables, Transaction};
+use super::{Access, Adapter, Assign, Mode, Note, Row, Select, Siblings, Step, Tables, Transaction};
 use crate::condition::Condition;
 use crate::error::{Code, Error, Result, refused};
 use crate::query::Direction;
@@ -46,11 +46,14 @@ impl Isles {
     }
 
     fn session(&self, shard: Option<&Shard>) -> Result<Session> {
-        let setting = match shard {
+        self.session_with(match shard {
             None => None,
             Some(Shard::None) => Some(("isles.null_tenant".into(), "on".into())),
             Some(Shard::Named(name)) => Some(("isles.tenant".into(), name.as_str().into())),
-        };
+        })
+    }
+
+    fn session_with(&self, setting: Option<(String, String)>) -> Result<Session> {
         let login = Login {
             user: "fragments".into(),
             database: self.name.clone(),
@@ -169,9 +172,48 @@ impl Adapter for Isles {
         Ok(Box::new(SqlTransaction { link, dialect, access: access.clone(), planted: None }))
     }
 
-    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
+    async fn shards_with(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>> {
+        let print = Print { dialect: Dialect::Isles, access: &Access::Global, planted: None };
+        let statement = print.shards_with(table, condition, after, limit)?;
+        match self.ask_all(&statement).await {
+            Ok(shards) => Ok(shards),
+            // Some of it is away; the others are asked one by one.
+            Err(_) => self.ask_each(table, condition, after, limit).await,
+        }
+    }
+
+    fn tables(&self) -> &dyn Tables {
+        self
+    }
+}
+
+impl Isles {
+    /// The shards that a statement over all tenants finds.
+    async fn ask_all(&self, statement: &Statement) -> Result<Vec<Shard>> {
+        let mut session = self.session_with(Some(("isles.tenant_scope".into(), "all".into())))?;
+        let (rows, _) = run(&mut session, &statement.sql, &statement.params, &statement.types).await?;
+        let name = |row: Vec<Value>| match row.into_iter().next() {
+            Some(Value::Text(name)) if !name.is_empty() => Shard::named(name),
+            _ => Ok(Shard::None),
+        };
+        rows.into_iter().map(name).collect()
+    }
+
+    async fn ask_each(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>> {
         let (mut found, mut silent) = (Vec::new(), Vec::new());
-        for shard in self.shards().await? {
+        for shard in self.shards().await?.into_iter().filter(|shard| after.is_none_or(|after| shard > after)) {
             let access = Access::Shard(shard.clone());
             let select = Select {
                 table: table.clone(),
@@ -186,24 +228,17 @@ impl Adapter for Isles {
             match run(&mut session, &statement.sql, &statement.params, &statement.types).await {
                 Ok((rows, _)) if rows.is_empty() => {}
                 Ok(_) => found.push(shard),
-                // It may have some; whoever goes there is told why it cannot be asked. The others come first.
+                // It may have some; whoever goes there is told why it cannot be asked.
                 Err(_) => silent.push(shard),
             }
-            if found.len() >= limit {
+            if found.len() + silent.len() >= limit {
                 break;
             }
         }
         found.extend(silent);
-        found.truncate(limit);
         Ok(found)
     }
 
-    fn tables(&self) -> &dyn Tables {
-        self
-    }
-}
-
-impl Isles {
     /// Moves a page of rows of the null tenant to their shards; how many. What is there already was moved before.
     async fn assign_page(&self, table: &Arc<Table>, by: &Assign, after: &mut Option<String>) -> Result<u64> {
         let select = Select {
@@ -323,7 +358,8 @@ impl Tables for Isles {
         let indexes = self.texts("SELECT relname FROM pg_class WHERE relkind = 'i'").await?;
         for table in tables.values().filter(|table| table.owner == Owner::Shards) {
             let missing = |index: &&crate::schema::Index| {
-                !indexes.contains(&vec![Value::text(ddl::index_name(table, &index.name))])
+                ddl::has_index(Dialect::Isles, index)
+                    && !indexes.contains(&vec![Value::text(ddl::index_name(table, &index.name))])
             };
             if self.kind(table).await?.is_some() && table.indexes.iter().any(|index| missing(&index)) {
                 steps.push(Step::new(ddl::indexes(Dialect::Isles, table)));
@@ -338,23 +374,26 @@ impl Tables for Isles {
         Ok(steps)
     }
 
-    async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()> {
+    async fn run(&self, step: &Step, note: Option<&Note>) -> Result<bool> {
         let mut session = self.session(None)?;
-        let mut texts: Vec<String> = session.statements(&step.sql)?.iter().map(|text| text.to_string()).collect();
+        let texts: Vec<String> = session.statements(&step.sql)?.iter().map(|text| text.to_string()).collect();
+        let note = note.map(|note| ddl::note(Dialect::Isles, note));
         // A table becomes a tenant table while it is used, not within a transaction.
         let alone = step.sql.contains("tenant_by");
-        texts.extend(note.map(|note| ddl::note(Dialect::Isles, note)));
-        if alone {
-            for text in &texts {
-                run(&mut session, text, &[], &[]).await?;
-            }
-            return Ok(());
-        }
-        run(&mut session, "BEGIN", &[], &[]).await?;
-        for text in &texts {
+        for text in texts.iter().filter(|_| alone) {
             run(&mut session, text, &[], &[]).await?;
         }
-        run(&mut session, "COMMIT", &[], &[]).await.map(|_| ())
+        run(&mut session, "BEGIN", &[], &[]).await?;
+        if let Some(note) = note
+            && run(&mut session, &note, &[], &[]).await?.1 == 0
+        {
+            // A session that is dropped undoes what it has not.
+            return Ok(false);
+        }
+        for text in texts.iter().filter(|_| !alone) {
+            run(&mut session, text, &[], &[]).await?;
+        }
+        run(&mut session, "COMMIT", &[], &[]).await.map(|_| true)
     }
 
     async fn exists(&self, table: &Table) -> Result<bool> {

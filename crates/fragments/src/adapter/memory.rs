@@ -3,9 +3,10 @@
 //! One writer at a time works on a copy that shares what it does not touch, and a commit puts the copy in place; a reader
 //! keeps what was committed when it began.
 
-use super::{Access, Adapter, Assign, Clock, Mode, Row, Select, Siblings, Step, Tables, Tick, Transaction};
+use super::{Access, Adapter, Assign, Clock, Mode, Note, Row, Select, Siblings, Step, Tables, Tick, Transaction};
 use crate::condition::{Condition, value_of};
 use crate::error::{Code, Error, Result, Rule, refused};
+use crate::internal::{CLOCKS, is_own};
 use crate::query::Direction;
 use crate::schema::{Owner, Table};
 use crate::shard::Shard;
@@ -13,7 +14,7 @@ use crate::values::{Values, compare};
 use async_trait::async_trait;
 use isles_kernel::value::Value;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
@@ -69,16 +70,29 @@ impl Adapter for Memory {
         Ok(Box::new(MemoryTransaction { access: access.clone(), state, marked: None, committed, turn }))
     }
 
-    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
+    async fn shards_with(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>> {
         let state = self.state();
         let rows = state.rows.get(&table.physical);
-        let mut shards = BTreeSet::new();
-        for (shard, row) in rows.into_iter().flat_map(|rows| rows.values()) {
-            if shards.len() < limit && condition.evaluate(&row.id, &row.values) == Some(true) {
-                shards.insert(shard.clone());
+        let after = after.map(Shard::key);
+        if table.physical == CLOCKS {
+            let keys = state.clocks.keys().filter(|key| after.as_ref().is_none_or(|after| *key > after));
+            return keys.take(limit).map(|key| Shard::of_key(key)).collect();
+        }
+        // By their keys, as the rows are.
+        let mut shards: Vec<Shard> = Vec::new();
+        for ((key, _), (shard, row)) in rows.into_iter().flat_map(|rows| rows.iter()) {
+            let is_next = after.as_ref().is_none_or(|after| key > after) && shards.last() != Some(shard);
+            if is_next && shards.len() < limit && condition.evaluate(&row.id, &row.values) == Some(true) {
+                shards.push(shard.clone());
             }
         }
-        Ok(shards.into_iter().collect())
+        Ok(shards)
     }
 
     fn tables(&self) -> &dyn Tables {
@@ -102,14 +116,17 @@ impl Tables for Memory {
     }
 
     /// Tables are known by their definition, which [`Tables::define`] gives; a step is only noted.
-    async fn run(&self, _step: &Step, note: Option<(&str, &str)>) -> Result<()> {
-        let Some((id, value)) = note else { return Ok(()) };
+    async fn run(&self, _step: &Step, note: Option<&Note>) -> Result<bool> {
+        let Some(Note { key, from, to }) = note else { return Ok(true) };
         self.change(|state| {
             let rows = Arc::make_mut(state.rows.entry(crate::internal::SETTINGS.into()).or_default());
-            let values = Values::new().set("value", value);
-            let row = Row { id: id.into(), internal: 0, version: 0, values };
-            rows.insert((String::new(), id.into()), (Shard::None, row));
-            Ok(())
+            let place = (String::new(), key.clone());
+            if rows.get(&place).and_then(|(_, row)| row.values.text("value")) != from.as_deref() {
+                return Ok(false);
+            }
+            let values = Values::new().set("value", to.as_str());
+            rows.insert(place, (Shard::None, Row { id: key.clone(), internal: 0, version: 0, values }));
+            Ok(true)
         })
         .await
     }
@@ -250,7 +267,7 @@ impl MemoryTransaction {
     fn found(&self, select: &Select) -> Vec<Row> {
         let empty = Arc::default();
         let rows = self.state.rows.get(&select.table.physical).unwrap_or(&empty);
-        let filter = self.access.filter().filter(|_| select.table.owner == Owner::Shards);
+        let filter = self.access.filter(&select.table);
         let mine = rows.values().filter(|(shard, _)| filter.is_none_or(|filter| filter == shard));
         let meets = |row: &&Row| select.condition.evaluate(&row.id, &row.values) == Some(true);
         let mut found: Vec<Row> = mine.map(|(_, row)| row).filter(meets).cloned().collect();
@@ -270,7 +287,9 @@ impl MemoryTransaction {
         let rows = self.state.rows.get(&table.physical)?;
         let own = (self.owner(table).key(), id.to_string());
         match self.access {
-            Access::Whole(_) if !rows.contains_key(&own) => rows.keys().find(|(_, other)| other == id).cloned(),
+            Access::Whole(_) if !rows.contains_key(&own) && !is_own(table) => {
+                rows.keys().find(|(_, other)| other == id).cloned()
+            }
             _ => rows.contains_key(&own).then_some(own),
         }
     }

@@ -2,7 +2,23 @@
 //!
 //! An adapter gives transactions, and a transaction is made for one [`Access`]: everything it selects, inserts, updates
 //! and deletes is of that shard. Above this trait nobody writes a predicate for shards, and below it nobody can be asked
-//! without one.
+//! without one. An access is made from the context of a request, or by who was given the right to all shards: nobody else
+//! can,
+//!
+//! ```compile_fail,E0603
+//! use isles_fragments::adapter::Access;
+//! let any = Access::Shard(isles_fragments::shard::Shard::None);
+//! ```
+//! ```compile_fail,E0603
+//! use isles_fragments::adapter::Access;
+//! let all = Access::Global;
+//! ```
+//!
+//! and neither can statements be made up for the steps of a migration:
+//!
+//! ```compile_fail,E0451
+//! let step = isles_fragments::adapter::Step { sql: "DROP TABLE notes".into() };
+//! ```
 //!
 //! In reading order:
 //!   * [`memory`]    for tests and tools
@@ -24,27 +40,37 @@ pub mod sqlite;
 pub use sql::Planted;
 
 use crate::condition::Condition;
+use crate::context::GlobalScope;
 use crate::error::Result;
+use crate::internal;
 use crate::query::Direction;
-use crate::schema::Table;
+use crate::schema::{Owner, Table};
 use crate::shard::Shard;
 use crate::values::Values;
 use async_trait::async_trait;
 use isles_kernel::value::Value;
 use std::sync::Arc;
 
-/// Whose rows a transaction sees, and whose it writes.
+/// Whose rows a transaction sees, and whose it writes. Only this crate makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
     /// Those of a shard.
+    #[non_exhaustive]
     Shard(Shard),
-    /// Sees all, and writes those of a shard: a database that is one shard.
+    /// Sees all, and writes those of a shard: a database that is one shard. Of our own tables it sees the shard's.
+    #[non_exhaustive]
     Whole(Shard),
     /// Sees all and writes none; for maintenance.
+    #[non_exhaustive]
     Global,
 }
 
 impl Access {
+    /// The access of a shard, for who may look at all of them.
+    pub fn of_shard(_right: &GlobalScope, shard: Shard) -> Access {
+        Access::Shard(shard)
+    }
+
     /// What is written belongs to it.
     pub fn owner(&self) -> &Shard {
         match self {
@@ -53,11 +79,14 @@ impl Access {
         }
     }
 
-    /// The shard that rows are filtered by.
-    pub(crate) fn filter(&self) -> Option<&Shard> {
+    /// The shard that the rows of a table are filtered by. Each shard has a clock, a log and hooks of its own, those that
+    /// it had before the whole database was one shard, too: two logs would be no log.
+    pub(crate) fn filter(&self, table: &Table) -> Option<&Shard> {
         match self {
+            _ if table.owner == Owner::Database => None,
             Access::Shard(shard) => Some(shard),
-            Access::Whole(_) | Access::Global => None,
+            Access::Whole(shard) => internal::is_own(table).then_some(shard),
+            Access::Global => None,
         }
     }
 }
@@ -157,9 +186,15 @@ pub trait Adapter: Send + Sync + 'static {
     async fn write(&self, access: &Access, writes: Writes) -> Result<()> {
         write_by_steps(self, access, writes).await
     }
-    /// The shards that have rows of a table under a condition, some of them if there are many. One that cannot be asked
-    /// now is taken for one that has some.
-    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>>;
+    /// The shards that have rows of a table under a condition, in order of their keys, behind one of them. One that cannot
+    /// be asked now is taken for one that has some.
+    async fn shards_with(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>>;
     /// How tables are made here.
     fn tables(&self) -> &dyn Tables;
 }
@@ -186,14 +221,27 @@ async fn write_by_steps<A: Adapter + ?Sized>(adapter: &A, access: &Access, write
 /// Statements that make or change a table, all of them or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Statements, each with a semicolon behind it.
-    pub sql: String,
+    pub(crate) sql: String,
 }
 
 impl Step {
     pub(crate) fn new(sql: impl Into<String>) -> Step {
         Step { sql: sql.into() }
     }
+
+    /// Statements, each with a semicolon behind it.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+}
+
+/// What is noted with a step: a setting goes from one value to the next. Whoever comes with an old value has been
+/// overtaken, and does nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    pub(crate) key: String,
+    pub(crate) from: Option<String>,
+    pub(crate) to: String,
 }
 
 /// Makes tables.
@@ -205,8 +253,9 @@ pub trait Tables: Send + Sync {
     /// What remains to be done so that tables that were made before there were shards have their hidden columns and keys.
     /// It is found by looking, so that it can be asked for again after any step.
     async fn shard(&self, tables: &Siblings) -> Result<Vec<Step>>;
-    /// Runs a step and keeps a note of it among the settings, in one transaction.
-    async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()>;
+    /// Runs a step and keeps a note of it among the settings, in one transaction; false, and nothing was done, if the
+    /// setting is not what the note begins with. Two who come at once follow each other.
+    async fn run(&self, step: &Step, note: Option<&Note>) -> Result<bool>;
     /// Tells what a table is from now on; those that read statements know it by itself.
     async fn define(&self, _table: &Arc<Table>) -> Result<()> {
         Ok(())

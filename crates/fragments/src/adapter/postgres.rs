@@ -9,13 +9,15 @@
 //! statement, the last row with the COMMIT, and a unit of work that has nothing to read is one exchange altogether, whose
 //! end commits it:
 //!
-//!     clock and entry · row · row · …  ──►  committed, or refused
+//! ```text
+//! clock and entry · row · row · …  ──►  committed, or refused
+//! ```
 
 use super::sql::ddl::{self, Lacking, SETTING};
 use super::sql::transaction::{Link, SqlTransaction};
 use super::sql::{Dialect, Planted, Print, Statement, quoted};
-use super::sqlite::{assign_sql, shard_of};
-use super::{Access, Adapter, Assign, Mode, Siblings, Step, Tables, Transaction, Writes};
+use super::sqlite::{assign_sql, shard_of_key};
+use super::{Access, Adapter, Assign, Mode, Note, Siblings, Step, Tables, Transaction, Writes};
 use crate::condition::Condition;
 use crate::error::{Error, Result};
 use crate::schema::{Owner, Table};
@@ -254,7 +256,10 @@ impl Link for PostgresLink {
 
 /// What row level security is told; see [`ddl`].
 fn said(access: &Access) -> String {
-    access.filter().map_or_else(|| "*".into(), |shard| format!("={}", shard.key()))
+    match access {
+        Access::Shard(shard) => format!("={}", shard.key()),
+        Access::Whole(_) | Access::Global => "*".into(),
+    }
 }
 
 #[async_trait]
@@ -296,14 +301,20 @@ impl Adapter for Postgres {
         written.map(|_| ()).map_err(failed)
     }
 
-    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
+    async fn shards_with(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>> {
         let print = Print { dialect: Dialect::Postgres, access: &Access::Global, planted: None };
-        let statement = print.shards_with(table, condition, limit)?;
+        let statement = print.shards_with(table, condition, after, limit)?;
         let mut link = self.link().await?;
         link.state = State::Ready(Begin::new(&Access::Global, Mode::Read));
         let rows = link.query(&statement).await?;
         Box::new(link).commit().await?;
-        rows.into_iter().map(|row| shard_of(row.into_iter().next())).collect()
+        rows.into_iter().map(|row| shard_of_key(row.into_iter().next())).collect()
     }
 
     fn tables(&self) -> &dyn Tables {
@@ -377,14 +388,18 @@ impl Tables for Postgres {
         Ok(ddl::shard_postgres(tables, &lacking))
     }
 
-    async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()> {
-        let link = self.link().await?;
+    async fn run(&self, step: &Step, note: Option<&Note>) -> Result<bool> {
+        let mut link = self.link().await?;
         let begin = format!("BEGIN; SET LOCAL {SETTING} = '*'; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
-        let note = note.map(|note| ddl::note(Dialect::Postgres, note));
-        for text in [Some(&begin), Some(&step.sql), note.as_ref()].into_iter().flatten() {
-            link.line.batch(text).await.map_err(failed)?;
+        link.line.batch(&begin).await.map_err(failed)?;
+        if let Some(note) = note
+            && link.tell(Part::text(&ddl::note(Dialect::Postgres, note))).await?.touched == 0
+        {
+            Box::new(link).roll_back().await;
+            return Ok(false);
         }
-        Box::new(link).commit().await
+        link.line.batch(&step.sql).await.map_err(failed)?;
+        Box::new(link).commit().await.map(|()| true)
     }
 
     async fn exists(&self, table: &Table) -> Result<bool> {

@@ -6,7 +6,7 @@
 
 use super::sql::transaction::{Link, SqlTransaction};
 use super::sql::{Dialect, Planted, Print, Statement, ddl};
-use super::{Access, Adapter, Assign, Mode, Siblings, Step, Tables, Transaction};
+use super::{Access, Adapter, Assign, Mode, Note, Siblings, Step, Tables, Transaction};
 use crate::condition::Condition;
 use crate::error::{Error, Result, Rule};
 use crate::schema::{Owner, Table};
@@ -14,8 +14,8 @@ use crate::shard::Shard;
 use async_trait::async_trait;
 use isles_kernel::error::SqlError;
 use isles_kernel::value::{DataType, Numeric, Value};
-use rusqlite::Connection;
 use rusqlite::types::{Value as Stored, ValueRef};
+use rusqlite::{Connection, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -25,7 +25,15 @@ const READERS: usize = 4;
 /// How long another process that writes is waited for.
 const BUSY_MS: u32 = 5_000;
 
-type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+type Job = Box<dyn FnOnce(rusqlite::Result<&mut Connection>) -> After + Send>;
+
+/// What becomes of a connection after a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Keep,
+    /// What it believes of its file may not be so: another one looks anew.
+    Replace,
+}
 
 /// A connection and its thread.
 #[derive(Clone)]
@@ -36,8 +44,18 @@ impl Worker {
         let (jobs, inbox) = std::sync::mpsc::channel::<Job>();
         let mut connection = open(&path, foreign_keys).map_err(|error| failed(&error))?;
         let run = move || {
+            let mut after = After::Keep;
             while let Ok(job) = inbox.recv() {
-                job(&mut connection);
+                let ready = match after {
+                    After::Keep => Ok(&mut connection),
+                    After::Replace => open(&path, foreign_keys).map(|new| {
+                        connection = new;
+                        &mut connection
+                    }),
+                };
+                let is_ready = ready.is_ok();
+                let said = job(ready);
+                after = if is_ready { said } else { After::Replace };
             }
         };
         std::thread::Builder::new()
@@ -51,10 +69,23 @@ impl Worker {
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.run_to(work, failed, |_| After::Keep).await
+    }
+
+    /// The same, for those who tell errors apart by themselves.
+    async fn run_to<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        told: fn(&rusqlite::Error) -> Error,
+        after: fn(&rusqlite::Error) -> After,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
+            let done = connection.and_then(work);
+            let next = done.as_ref().err().map_or(After::Keep, after);
             // Nobody waits any more if this fails.
-            let _ = reply.send(work(connection).map_err(|error| failed(&error)));
+            let _ = reply.send(done.map_err(|error| told(&error)));
+            next
         });
         let gone = || Error::Database(SqlError::new("58030", "the connection's thread is gone"));
         self.0.send(job).map_err(|_| gone())?;
@@ -90,6 +121,22 @@ fn failed(error: &rusqlite::Error) -> Error {
         (rusqlite::ErrorCode::DiskFull, _) => Error::Database(SqlError::new("53100", error.to_string())),
         _ => Error::Database(SqlError::new("XX000", message.clone().unwrap_or_else(|| error.to_string()))),
     }
+}
+
+/// Whether the file could not be read or written, so that nobody knows how much of a commit is in it.
+fn is_torn(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, SystemIoFailure};
+    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | SystemIoFailure))
+}
+
+/// What an error of a commit means (I-3): its pages may have come to the disk, and be found there by the next one.
+fn commit_failed(error: &rusqlite::Error) -> Error {
+    if is_torn(error) { Error::MayHaveHappened(error.to_string()) } else { failed(error) }
+}
+
+/// After such an error the connection goes on with nothing (I-5).
+fn after_commit(error: &rusqlite::Error) -> After {
+    if is_torn(error) { After::Replace } else { After::Keep }
 }
 
 /// A SQLite file as a database for fragments.
@@ -131,6 +178,27 @@ impl Sqlite {
     ) -> Result<T> {
         let _turn = self.writing.acquire().await.map_err(|_| closed())?;
         self.writer.run(work).await
+    }
+
+    /// A connection with a transaction.
+    async fn link(&self, mode: Mode) -> Result<Box<SqliteLink>> {
+        let (worker, lent, begin) = match mode {
+            Mode::Write => {
+                let permit = self.writing.clone().acquire_owned().await.map_err(|_| closed())?;
+                (self.writer.clone(), Lent { worker: None, _permit: permit }, "BEGIN IMMEDIATE")
+            }
+            Mode::Read => {
+                let permit = self.reading.clone().acquire_owned().await.map_err(|_| closed())?;
+                let free = self.readers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+                let worker = free.ok_or_else(closed)?;
+                let lent = Lent { worker: Some((worker.clone(), self.readers.clone())), _permit: permit };
+                (worker, lent, "BEGIN")
+            }
+        };
+        // Dropped while it begins, it is undone behind the begin.
+        let mut link = SqliteLink { worker, lent: Some(lent), open: true };
+        link.command(begin).await?;
+        Ok(Box::new(link))
     }
 }
 
@@ -204,10 +272,15 @@ impl Drop for SqliteLink {
             // The permit goes with the job: nobody begins before the transaction has ended.
             let lent = self.lent.take();
             let job: Job = Box::new(move |connection| {
-                if let Err(error) = connection.execute_batch("ROLLBACK") {
+                // One that was replaced has none.
+                if let Ok(connection) = connection
+                    && !connection.is_autocommit()
+                    && let Err(error) = connection.execute_batch("ROLLBACK")
+                {
                     tracing::error!(%error, "a transaction was not undone");
                 }
                 drop(lent);
+                After::Keep
             });
             // A thread that is gone has undone it.
             let _ = self.worker.0.send(job);
@@ -237,7 +310,7 @@ impl Link for SqliteLink {
     }
 
     async fn commit(mut self: Box<Self>) -> Result<()> {
-        self.worker.run(|connection| connection.execute_batch("COMMIT")).await?;
+        self.worker.run_to(|connection| connection.execute_batch("COMMIT"), commit_failed, after_commit).await?;
         self.open = false;
         Ok(())
     }
@@ -256,35 +329,34 @@ impl Adapter for Sqlite {
     }
 
     async fn begin(&self, access: &Access, mode: Mode) -> Result<Box<dyn Transaction>> {
-        let (worker, lent, begin) = match mode {
-            Mode::Write => {
-                let permit = self.writing.clone().acquire_owned().await.map_err(|_| closed())?;
-                (self.writer.clone(), Lent { worker: None, _permit: permit }, "BEGIN IMMEDIATE")
-            }
-            Mode::Read => {
-                let permit = self.reading.clone().acquire_owned().await.map_err(|_| closed())?;
-                let free = self.readers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-                let worker = free.ok_or_else(closed)?;
-                let lent = Lent { worker: Some((worker.clone(), self.readers.clone())), _permit: permit };
-                (worker, lent, "BEGIN")
-            }
-        };
-        // Dropped while it begins, it is undone behind the begin.
-        let mut link = SqliteLink { worker, lent: Some(lent), open: true };
-        link.command(begin).await?;
-        let link = Box::new(link);
+        let link = self.link(mode).await?;
         Ok(Box::new(SqlTransaction { link, dialect: Dialect::Sqlite, access: access.clone(), planted: self.planted }))
     }
 
-    async fn shards_with(&self, table: &Arc<Table>, condition: &Condition, limit: usize) -> Result<Vec<Shard>> {
+    async fn shards_with(
+        &self,
+        table: &Arc<Table>,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Vec<Shard>> {
         let print = Print { dialect: Dialect::Sqlite, access: &Access::Global, planted: None };
-        let statement = print.shards_with(table, condition, limit)?;
-        let rows = self.write(move |connection| query(connection, &statement)).await?;
-        rows.into_iter().map(|row| shard_of(row.into_iter().next())).collect()
+        let statement = print.shards_with(table, condition, after, limit)?;
+        let mut link = self.link(Mode::Read).await?;
+        let rows = link.query(&statement).await?;
+        link.commit().await?;
+        rows.into_iter().map(|row| shard_of_key(row.into_iter().next())).collect()
     }
 
     fn tables(&self) -> &dyn Tables {
         self
+    }
+}
+
+pub(crate) fn shard_of_key(value: Option<Value>) -> Result<Shard> {
+    match value {
+        Some(Value::Text(key)) => Shard::of_key(&key),
+        _ => Ok(Shard::None),
     }
 }
 
@@ -339,19 +411,22 @@ impl Tables for Sqlite {
         Ok(steps)
     }
 
-    async fn run(&self, step: &Step, note: Option<(&str, &str)>) -> Result<()> {
+    async fn run(&self, step: &Step, note: Option<&Note>) -> Result<bool> {
         let _turn = self.writing.acquire().await.map_err(|_| closed())?;
-        let note = note.map(|note| ddl::note(Dialect::Sqlite, note) + ";\n").unwrap_or_default();
-        let sql = format!("BEGIN IMMEDIATE;\n{}{note}COMMIT;", step.sql);
+        let (sql, note) = (step.sql.clone(), note.map(|note| ddl::note(Dialect::Sqlite, note)));
         // A table that is made anew is missing for a moment, and references to it are.
         let worker = Worker::start(self.path.clone(), false)?;
         worker
             .run(move |connection| {
-                let done = connection.execute_batch(&sql);
-                if done.is_err() {
-                    let _ = connection.execute_batch("ROLLBACK");
+                // Dropping it undoes it.
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                if let Some(note) = note
+                    && transaction.execute(&note, [])? == 0
+                {
+                    return Ok(false);
                 }
-                done
+                transaction.execute_batch(&sql)?;
+                transaction.commit().map(|()| true)
             })
             .await
     }

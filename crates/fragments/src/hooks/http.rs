@@ -46,39 +46,39 @@ pub struct Delivery {
 }
 
 impl Hook {
-    /// A hook whose payload is sent to a URL.
+    /// A hook whose payload is sent to a URL: that of the delivery, or the one that its trigger names.
     pub fn http(delivery: Delivery) -> Hook {
-        Hook::new(move |context, payload| {
+        let known = delivery.clone();
+        let mut hook = Hook::new(move |context, payload| {
             let delivery = delivery.clone();
-            async move { delivery.send(&context, &payload).await }
-        })
+            async move {
+                let delivery = match &context.url {
+                    Some(url) => delivery.to(url)?,
+                    None => delivery,
+                };
+                delivery.send(&context, &payload).await
+            }
+        });
+        hook.check_url = Some(Arc::new(move |url| known.to(url).map(|_| ())));
+        hook
     }
 }
 
 impl Delivery {
     /// Signed by a secret that the receiver knows, to servers that these roots vouch for.
     pub fn new(url: &str, secret: &[u8], roots: RootCertStore, addresses: Addresses) -> Result<Delivery, String> {
-        if url.len() > MAX_URL {
-            return Err(format!("a URL has at most {MAX_URL} characters"));
-        }
-        let uri: Uri = url.parse().map_err(|_| "this is no URL".to_string())?;
-        let is_test = addresses == Addresses::LoopbackForTests;
-        match uri.scheme_str() {
-            Some("https") => {}
-            Some("http") if is_test => {}
-            _ => return Err("hooks are delivered by https only".into()),
-        }
-        let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-        if uri.host().is_none_or(str::is_empty) || has_user {
-            return Err("the URL has a host and no user".into());
-        }
         let tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         let secret = Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret));
-        Ok(Delivery { uri, secret, tls: TlsConnector::from(Arc::new(tls)), addresses })
+        Ok(Delivery { uri: read_url(url, addresses)?, secret, tls: TlsConnector::from(Arc::new(tls)), addresses })
+    }
+
+    /// The same to another URL, which is not trusted more.
+    fn to(&self, url: &str) -> Result<Delivery, String> {
+        Ok(Delivery { uri: read_url(url, self.addresses)?, ..self.clone() })
     }
 
     fn host(&self) -> &str {
-        self.uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+        host_of(&self.uri)
     }
 
     fn is_https(&self) -> bool {
@@ -122,6 +122,32 @@ impl Delivery {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| error.to_string())
     }
+}
+
+/// A URL that something may be sent to, as far as it says so itself.
+fn read_url(url: &str, addresses: Addresses) -> Result<Uri, String> {
+    if url.len() > MAX_URL {
+        return Err(format!("a URL has at most {MAX_URL} characters"));
+    }
+    let uri: Uri = url.parse().map_err(|_| "this is no URL".to_string())?;
+    let is_test = addresses == Addresses::LoopbackForTests;
+    match uri.scheme_str() {
+        Some("https") => {}
+        Some("http") if is_test => {}
+        _ => return Err("hooks are delivered by https only".into()),
+    }
+    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    if uri.host().is_none_or(str::is_empty) || has_user {
+        return Err("the URL has a host and no user".into());
+    }
+    if let Ok(address) = host_of(&uri).parse::<IpAddr>() {
+        choose(std::iter::once(SocketAddr::new(address, 0)), addresses)?;
+    }
+    Ok(uri)
+}
+
+fn host_of(uri: &Uri) -> &str {
+    uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
 /// `t=time,v1=HMAC-SHA256(time.id.body)`: a receiver checks both, so that an old delivery cannot be sent again.
@@ -268,9 +294,16 @@ mod tests {
     #[test]
     fn urls_that_are_refused() {
         let new = |url: &str| Delivery::new(url, b"secret", RootCertStore::empty(), Addresses::Public);
-        for url in
-            ["http://example.org/", "ftp://example.org/", "https://", "https://a@example.org/", "/path", "file:///etc"]
-        {
+        for url in [
+            "https://10.0.0.1/",
+            "https://[::1]/",
+            "http://example.org/",
+            "ftp://example.org/",
+            "https://",
+            "https://a@example.org/",
+            "/path",
+            "file:///etc",
+        ] {
             assert!(new(url).is_err(), "{url}");
         }
         assert!(new(&format!("https://example.org/{}", "x".repeat(MAX_URL))).is_err());

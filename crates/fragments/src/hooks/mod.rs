@@ -4,9 +4,11 @@
 //! are not. A processor claims hooks that are due, shard by shard, and runs each in the shard of its row; what the body
 //! triggers is of that shard, too. The global processor only looks for work in all shards; it runs nothing in none.
 //!
-//!     pending ─► processing (leased) ─► completed
-//!        ▲            │ failed, or the lease ran out: attempts + 1 ─► failed, when there are no attempts left
-//!        └────────────┘ after a wait that doubles
+//! ```text
+//! pending ─► processing (leased) ─► completed
+//!    ▲            │ failed, or the lease ran out: attempts + 1 ─► failed, when there are no attempts left
+//!    └────────────┘ after a wait that doubles
+//! ```
 //!
 //! An attempt counts when it is claimed, so that a body that ends its process counts as well. A hook that was given up
 //! stays, is listed, and can be revived.
@@ -56,6 +58,8 @@ pub struct HookContext {
     /// The same for every attempt.
     pub id: String,
     pub name: String,
+    /// Where its trigger wants it delivered.
+    pub url: Option<String>,
     /// From 1.
     pub attempt: u32,
 }
@@ -63,12 +67,16 @@ pub struct HookContext {
 type Body =
     Arc<dyn Fn(HookContext, serde_json::Value) -> BoxFuture<'static, std::result::Result<(), String>> + Send + Sync>;
 
+type CheckUrl = Arc<dyn Fn(&str) -> std::result::Result<(), String> + Send + Sync>;
+
 /// A hook of a fragment.
 #[derive(Clone)]
 pub struct Hook {
     pub(crate) body: Body,
     pub(crate) max_attempts: u32,
     pub(crate) backoff_ms: u64,
+    /// Says what is wrong with a URL that a trigger names; none where there is nothing to deliver.
+    pub(crate) check_url: Option<CheckUrl>,
 }
 
 impl Hook {
@@ -78,7 +86,7 @@ impl Hook {
         F: Future<Output = std::result::Result<(), String>> + Send + 'static,
     {
         let body: Body = Arc::new(move |context, payload| Box::pin(body(context, payload)));
-        Hook { body, max_attempts: 8, backoff_ms: 500 }
+        Hook { body, max_attempts: 8, backoff_ms: 500, check_url: None }
     }
 
     /// How often it is tried, and how long it waits the first time.
@@ -96,11 +104,12 @@ pub struct Trigger {
     payload: String,
     id: Option<String>,
     at_ms: Option<i64>,
+    url: Option<String>,
 }
 
 impl Trigger {
     pub fn new(hook: &str, payload: &serde_json::Value) -> Trigger {
-        Trigger { hook: hook.into(), payload: payload.to_string(), id: None, at_ms: None }
+        Trigger { hook: hook.into(), payload: payload.to_string(), id: None, at_ms: None, url: None }
     }
 
     /// An id of its own, once in a shard and fragment: a second one fails its unit of work.
@@ -115,17 +124,31 @@ impl Trigger {
         self
     }
 
+    /// Another URL than the hook's own, for a hook that is delivered over HTTP: each tenant may have one.
+    pub fn to(mut self, url: &str) -> Trigger {
+        self.url = Some(url.into());
+        self
+    }
+
     pub(crate) fn check(&self, fragment: &Fragment) -> Result<()> {
-        if !fragment.hooks.contains_key(&self.hook) {
+        let Some(hook) = fragment.hooks.get(&self.hook) else {
             return Err(refused(Code::UnknownHook, format!("there is no hook \"{}\"", self.hook)));
+        };
+        if let Some(url) = &self.url {
+            let check = hook.check_url.as_ref().ok_or_else(|| {
+                refused(Code::InvalidRequest, format!("hook \"{}\" is not delivered to a URL", self.hook))
+            })?;
+            check(url).map_err(|why| refused(Code::AddressRefused, why))?;
         }
         if self.payload.len() > MAX_PAYLOAD {
             return Err(refused(Code::TooLarge, format!("a payload has at most {MAX_PAYLOAD} bytes")));
         }
         let room = MAX_ID - fragment.schema.key().len() - 1;
-        match self.id.as_ref().is_none_or(|id| (1..=room).contains(&id.chars().count())) {
+        let is_id = |id: &String| (1..=room).contains(&id.chars().count()) && !id.contains(char::is_control);
+        match self.id.as_ref().is_none_or(is_id) {
             true => Ok(()),
-            false => Err(refused(Code::InvalidValue, format!("the id of a hook has 1 to {room} characters"))),
+            false => Err(refused(Code::InvalidValue, format!("the id of a hook has 1 to {room} characters"))
+                .with_hint("control characters are not among them")),
         }
     }
 
@@ -144,6 +167,7 @@ impl Trigger {
             .set("backoffMs", i64::try_from(policy.1).unwrap_or(i64::MAX))
             .set("nextAt", timestamp_ms(self.at_ms.unwrap_or(now_ms)))
             .set("createdAt", timestamp_ms(now_ms))
+            .set("url", self.url.clone())
             .set("unitOfWork", unit.to_string());
         Row { id: format!("{namespace}/{id}"), internal: store.new_internal(), version: 0, values }
     }

@@ -1,6 +1,8 @@
 //! Builds a schema, operation by operation, and refuses what no database could keep.
 
-use super::{Column, ColumnType, Default, Index, MAX_COLUMNS, MAX_NAME, Operation, Owner, PRIMARY, Schema, Table};
+use super::{
+    Column, ColumnType, Default, Index, Lead, MAX_COLUMNS, MAX_NAME, Operation, Owner, PRIMARY, Schema, Table,
+};
 use crate::error::{Code, Error, Result, refused};
 use isles_kernel::value::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,16 +66,21 @@ impl Columns {
     }
 
     pub fn index(self, name: &str, columns: &[&str]) -> Columns {
-        self.add(name, columns, false)
+        self.add(name, columns, false, Lead::Shard)
     }
 
     pub fn unique(self, name: &str, columns: &[&str]) -> Columns {
-        self.add(name, columns, true)
+        self.add(name, columns, true, Lead::Shard)
     }
 
-    fn add(mut self, name: &str, columns: &[&str], unique: bool) -> Columns {
+    /// An index that finds rows of all shards, in databases that have them in one table.
+    pub(crate) fn index_over_shards(self, name: &str, columns: &[&str]) -> Columns {
+        self.add(name, columns, false, Lead::Columns)
+    }
+
+    fn add(mut self, name: &str, columns: &[&str], unique: bool, lead: Lead) -> Columns {
         let columns = columns.iter().map(|column| (*column).into()).collect();
-        self.indexes.push(Index { name: name.into(), columns, unique });
+        self.indexes.push(Index { name: name.into(), columns, unique, lead });
         self
     }
 }

@@ -133,6 +133,9 @@ impl Column {
         {
             return wrong(format!("has at most {most} characters"));
         }
+        if matches!(value, Value::Text(text) if text.contains('\0')) {
+            return wrong("has a character of code 0, which not all databases store".into());
+        }
         if value.weight() > MAX_VALUE_BYTES {
             return wrong(format!("has at most {MAX_VALUE_BYTES} bytes"));
         }
@@ -151,6 +154,16 @@ pub struct Index {
     pub name: String,
     pub columns: Vec<String>,
     pub unique: bool,
+    pub lead: Lead,
+}
+
+/// What stands first in an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lead {
+    /// The shard.
+    Shard,
+    /// The columns, and the shard last: for maintenance, which looks at all shards.
+    Columns,
 }
 
 /// Whose the rows of a table are.

@@ -24,6 +24,8 @@ const IDS_PER_SELECT: usize = 200;
 /// its first row on.
 const MAX_AT_ONCE: usize = 200;
 const MAX_AT_ONCE_BYTES: usize = 1 << 20;
+/// Rows of one entry as they were, as JSON: whoever checks a scope has them in memory.
+const MAX_BEFORE_BYTES: usize = 4 * MAX_ENTRY_BYTES;
 
 /// A change of a row, for the outbox.
 pub(crate) struct Change {
@@ -239,6 +241,10 @@ fn entry(store: &Store, id: Uuid, changes: &[Change], request: Option<&str>) -> 
     let (mutations, before) = (text(serde_json::to_string(&mutations))?, text(serde_json::to_string(&before))?);
     if mutations.len() > MAX_ENTRY_BYTES {
         return Err(refused(Code::TooLarge, format!("an entry has at most {MAX_ENTRY_BYTES} bytes")));
+    }
+    if before.len() > MAX_BEFORE_BYTES {
+        let message = format!("the rows that an entry changes or deletes had at most {MAX_BEFORE_BYTES} bytes");
+        return Err(refused(Code::TooLarge, message).with_hint("change them in several units of work"));
     }
     let values = Values::new()
         .set("at", timestamp_ms(store.now_ms()))

@@ -1,8 +1,10 @@
 //! Units of work: what is read, what is written, all of it or nothing.
 //!
-//!     retrieve: finds of all parts, one snapshot ─► mutate: operations of all parts ─► one transaction
-//!          ▲                                                                               │
-//!          └─────────────── a version was not what was read: again, in the same shard ◄────┘
+//! ```text
+//! retrieve: finds of all parts, one snapshot ─► mutate: operations of all parts ─► one transaction
+//!      ▲                                                                               │
+//!      └─────────────── a version was not what was read: again, in the same shard ◄────┘
+//! ```
 //!
 //! A [`Plan`] says what is to be done, and is run by whoever has a transaction for it: a handler, with retries, or sync,
 //! which applies many in one. Its functions are called once for each attempt, so they keep nothing of the last one.
@@ -299,12 +301,14 @@ impl Mutation {
 
     fn update_row(&mut self, table: &str, id: String, expected: Option<RowId>, set: Values) -> Result<()> {
         let table = self.table(table)?;
+        check_id(&id)?;
         table.check_set(&set)?;
         self.add(Operation::Update { table, id, expected, set })
     }
 
     pub fn delete(&mut self, table: &str, id: &str) -> Result<()> {
         let table = self.table(table)?;
+        check_id(id)?;
         self.add(Operation::Delete { table, id: id.into(), expected: None })
     }
 

@@ -6,8 +6,9 @@ use isles_fragments::context::{GlobalScope, ShardContext, ShardState};
 use isles_fragments::error::{Code, Rule};
 use isles_fragments::hooks::{Hook, HookContext, Processed, Processor, ProcessorOptions, Trigger};
 use isles_fragments::query::Find;
+use isles_fragments::schema::Schema;
 use isles_fragments::shard::{Shard, Strategy};
-use isles_fragments::store::Handle;
+use isles_fragments::store::{Fragment, Handle};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,7 +53,7 @@ pub(crate) async fn hooks_run_after_the_commit_in_their_shard(world: World) {
     let done = Processor::of_shard(&app, shard("a")).drain().await.unwrap();
     assert_eq!(done, Processed { completed: 2, ..Processed::default() }, "and its child");
     assert_eq!(within("a", names(&app)).await.len(), 2);
-    assert!(ShardContext.with(Shard::None, names(&app)).await.is_empty());
+    assert!(ShardContext.with(Shard::None, || names(&app)).await.is_empty());
     assert_eq!(Processor::of_shard(&app, shard("a")).drain().await.unwrap(), Processed::default());
 }
 
@@ -71,12 +72,12 @@ pub(crate) async fn a_processor_of_a_shard_leaves_others_alone(world: World) {
 pub(crate) async fn a_global_processor_runs_each_hook_in_the_shard_of_its_row(world: World) {
     let (app, global) = app(&world, "write", writer()).await;
     for own in [shard("a"), shard("b"), Shard::None] {
-        ShardContext.with(own, trigger(&app, "write")).await.unwrap();
+        ShardContext.with(own, || trigger(&app, "write")).await.unwrap();
     }
     let done = Processor::global(&app, &global).drain().await.unwrap();
     assert_eq!(done, Processed { completed: 6, ..Processed::default() });
     for own in [shard("a"), shard("b"), Shard::None] {
-        assert_eq!(ShardContext.with(own, names(&app)).await.len(), 2);
+        assert_eq!(ShardContext.with(own, || names(&app)).await.len(), 2);
     }
 }
 
@@ -187,6 +188,11 @@ pub(crate) async fn ids_of_hooks_are_of_a_shard(world: World) {
     within("a", async {
         let tx = app.handler_tx().mutate(|m, _| m.trigger("nope", &json!({})));
         assert_eq!(tx.execute().await.unwrap_err().refusal(), Some(Code::UnknownHook));
+        for bad in ["", "a\0", "a\nb", &"x".repeat(200)] {
+            let trigger = Trigger::new("write", &json!({})).id(bad);
+            let tx = app.handler_tx().mutate(move |m, _| m.trigger_with(trigger.clone()));
+            assert_eq!(tx.execute().await.unwrap_err().refusal(), Some(Code::InvalidValue), "{bad:?}");
+        }
         let large = json!("x".repeat(300_000));
         let tx = app.handler_tx().mutate(move |m, _| m.trigger("write", &large));
         assert_eq!(tx.execute().await.unwrap_err().refusal(), Some(Code::TooLarge));
@@ -251,6 +257,153 @@ pub(crate) async fn a_shard_that_hangs_delays_no_other(world: World) {
     }
     drop(stop);
     running.await.unwrap();
+}
+
+/// Hangs in shards whose names begin with `bad`, and tells of the others.
+fn hanging(told: &Arc<tokio::sync::Notify>) -> Hook {
+    let told = told.clone();
+    Hook::new(move |context: HookContext, _| {
+        let told = told.clone();
+        async move {
+            if context.shard.name().is_some_and(|name| name.starts_with("bad")) {
+                std::future::pending::<()>().await;
+            }
+            told.notify_one();
+            Ok(())
+        }
+    })
+}
+
+async fn trigger_many(app: &Handle, name: &str, count: usize) {
+    within(name, async {
+        let tx = app.handler_tx().mutate(move |m, _| (0..count).try_for_each(|_| m.trigger("work", &json!({}))));
+        tx.execute().await.unwrap();
+    })
+    .await;
+}
+
+/// I-35: shards that hang take their places and no more: some are kept for those that have none.
+pub(crate) async fn many_that_hang_leave_places_for_the_others(world: World) {
+    let ran = Arc::new(tokio::sync::Notify::new());
+    let (app, global) = app(&world, "work", hanging(&ran)).await;
+    for n in 0..5 {
+        trigger_many(&app, &format!("bad{n}"), 20).await;
+    }
+    let options = ProcessorOptions { at_once: 40, poll_ms: 50, ..ProcessorOptions::default() };
+    let running = tokio::spawn(Processor::global(&app, &global).with_options(options).run(std::future::pending()));
+    for name in ["good", "other"] {
+        trigger_many(&app, name, 1).await;
+        tokio::time::timeout(Duration::from_secs(15), ran.notified()).await.expect("there is a place for it");
+    }
+    running.abort();
+}
+
+/// I-35: shards beyond one round have their turn in the next, though those before them have always something due.
+pub(crate) async fn rounds_come_to_all_shards(world: World) {
+    let ran = Arc::new(tokio::sync::Notify::new());
+    let (app, global) = app(&world, "work", hanging(&ran)).await;
+    for n in 0..6 {
+        trigger_many(&app, &format!("bad{n}"), 5).await;
+    }
+    // Another process triggers it: the processor is not told.
+    let elsewhere = world.app_with(Some(Strategy::Row), fragment().hook("work", hanging(&ran))).await.0;
+    trigger_many(&elsewhere, "good", 1).await;
+    let options = ProcessorOptions { per_shard: 1, poll_ms: 20, shards_per_round: 3, ..ProcessorOptions::default() };
+    let running = tokio::spawn(Processor::global(&app, &global).with_options(options).run(std::future::pending()));
+    tokio::time::timeout(Duration::from_secs(15), ran.notified()).await.expect("its round comes");
+    running.abort();
+    // Who looks once looks at all, too.
+    trigger_many(&elsewhere, "later", 1).await;
+    let short = ProcessorOptions { time_limit_ms: 1, ..options };
+    let _bad_ones_fail = Processor::global(&app, &global).with_options(short).process_due().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(15), ran.notified()).await.expect("it is among all");
+}
+
+/// Every processor of a store is told of a trigger, and goes by it long before it would look by itself.
+pub(crate) async fn all_processors_are_told_of_a_trigger(world: World) {
+    let ran = Arc::new(tokio::sync::Notify::new());
+    let (app, global) = app(&world, "work", hanging(&ran)).await;
+    let other = Schema::build("other").table("things", |t| t).finish().unwrap();
+    let other = app.store().register(Fragment::new(other).hook("work", hanging(&ran)), None).await.unwrap();
+    let options = ProcessorOptions { poll_ms: 3_600_000, ..ProcessorOptions::default() };
+    let run =
+        |of: &Handle| tokio::spawn(Processor::global(of, &global).with_options(options).run(std::future::pending()));
+    let running = [run(&app), run(&other)];
+    for n in 0..6 {
+        let of = if n % 2 == 0 { &other } else { &app };
+        trigger_many(of, &format!("good{n}"), 1).await;
+        tokio::time::timeout(Duration::from_secs(15), ran.notified()).await.expect("it is told");
+    }
+    running.into_iter().for_each(|one| one.abort());
+}
+
+/// Who runs what is due keeps to the number of hooks that may run at once, too.
+pub(crate) async fn a_drain_runs_no_more_at_once_than_it_may(world: World) {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, seen) = (now.clone(), most.clone());
+    let hook = Hook::new(move |_, _| {
+        let count = count.clone();
+        seen.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        async move {
+            tokio::task::yield_now().await;
+            count.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    let (app, global) = app(&world, "work", hook).await;
+    for n in 0..6 {
+        trigger_many(&app, &format!("t{n}"), 5).await;
+    }
+    let options = ProcessorOptions { at_once: 3, shards_per_round: 2, ..ProcessorOptions::default() };
+    let done = Processor::global(&app, &global).with_options(options).drain().await.unwrap();
+    assert_eq!(done, Processed { completed: 30, ..Processed::default() });
+    assert!((1..=3).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+}
+
+/// A trigger may name a URL of its tenant's, by the same rules as the hook's own (I-62).
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_name_where_they_are_delivered() {
+    use isles_fragments::hooks::http::{Addresses, Delivery};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let world = World::memory().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://127.0.0.1:{}/of-acme", listener.local_addr().unwrap().port());
+    let received = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !String::from_utf8_lossy(&request).ends_with("{\"n\":1}") {
+            let mut part = [0; 4096];
+            let read = stream.read(&mut part).await.unwrap();
+            request.extend_from_slice(&part[..read]);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let delivery = |addresses| {
+        let roots = tokio_rustls::rustls::RootCertStore::empty();
+        Delivery::new("https://hooks.example.org/", b"secret", roots, addresses).unwrap()
+    };
+    let fragment = fragment()
+        .hook("test", Hook::http(delivery(Addresses::LoopbackForTests)))
+        .hook("real", Hook::http(delivery(Addresses::Public)))
+        .hook("own", writer());
+    let (app, _) = world.app_with(Some(Strategy::Row), fragment).await;
+    let to = async |hook: &'static str, url: &str| {
+        let trigger = Trigger::new(hook, &json!({ "n": 1 })).to(url);
+        within("acme", async { app.handler_tx().mutate(move |m, _| m.trigger_with(trigger.clone())).execute().await })
+            .await
+    };
+    for bad in
+        [url.as_str(), "https://10.0.0.1/", "https://[::ffff:10.0.0.1]/", "ftp://example.org", "https://u@example.org/"]
+    {
+        let error = to("real", bad).await.unwrap_err();
+        assert_eq!((error.refusal(), error.http().0), (Some(Code::AddressRefused), 403), "{bad}");
+    }
+    assert_eq!(to("own", "https://example.org/").await.unwrap_err().refusal(), Some(Code::InvalidRequest));
+    to("test", &url).await.unwrap();
+    let done = Processor::of_shard(&app, shard("acme")).drain().await.unwrap();
+    assert_eq!(done, Processed { completed: 1, ..Processed::default() });
+    assert!(received.await.unwrap().starts_with("POST /of-acme "));
 }
 
 /// I-33: a unit of work that fails, or is killed before its commit, triggers nothing.

@@ -2,6 +2,7 @@
 
 use crate::world::{Kind, World, add_user, find, fragment, names, schema, shard, user, within};
 use isles_fragments::adapter::memory::Memory;
+use isles_fragments::adapter::{Mode, Select};
 use isles_fragments::context::{Scope, ShardContext, ShardState};
 use isles_fragments::error::{Code, Rule};
 use isles_fragments::query::{Direction, Find};
@@ -44,9 +45,9 @@ pub(crate) async fn without_a_shard_nothing_is_read_or_written(world: World) {
         tokio::spawn(async move { names_or_error(&app).await }).await.unwrap()
     });
     unset(spawned.await.unwrap_err());
-    unset(ShardContext.fresh(names_or_error(&app)).await.unwrap_err());
+    unset(ShardContext.fresh(|| names_or_error(&app)).await.unwrap_err());
     // The shard without a name is one, when it is chosen.
-    ShardContext.with(Shard::None, add_user(&app, "u", user("x"))).await.unwrap();
+    ShardContext.with(Shard::None, || add_user(&app, "u", user("x"))).await.unwrap();
 }
 
 async fn names_or_error(app: &Handle) -> Result<usize, Error> {
@@ -60,7 +61,7 @@ pub(crate) async fn shards_do_not_see_each_other(world: World) {
     let of_a = within("a", find(&app, Find::by_id("users", "u"))).await.unwrap()[0].id.clone();
     for other in [shard("b"), Shard::None] {
         ShardContext
-            .with(other, async {
+            .with(other, async || {
                 assert!(names(&app).await.is_empty());
                 app.handler_tx().mutate(|m, _| m.update("users", "u", user("stolen"))).execute().await.unwrap();
                 app.handler_tx().mutate(|m, _| m.delete("users", "u")).execute().await.unwrap();
@@ -101,7 +102,7 @@ pub(crate) async fn deep_joins_stay_in_the_shard(world: World) {
             });
             tx.execute().await
         };
-        ShardContext.with(own.clone(), tx).await.unwrap();
+        ShardContext.with(own.clone(), || tx).await.unwrap();
     }
     for (n, own) in shards.iter().enumerate() {
         let author = Find::of("users");
@@ -109,7 +110,7 @@ pub(crate) async fn deep_joins_stay_in_the_shard(world: World) {
         let comments = Find::of("comments").page_size(5).join_one("post", ("id", "postId"), post);
         let posts = Find::of("posts").page_size(5).join_many("comments", ("postId", "id"), comments);
         let wanted = Find::of("users").join_many("posts", ("authorId", "id"), posts);
-        let users = ShardContext.with(own.clone(), find(&app, wanted)).await.unwrap();
+        let users = ShardContext.with(own.clone(), || find(&app, wanted)).await.unwrap();
         assert_eq!(users.len(), 1);
         assert_eq!(users[0].many("posts").len(), 2);
         let shown = format!("{users:?}");
@@ -190,7 +191,7 @@ pub(crate) async fn unique_keys_are_of_a_shard_also_of_the_one_without_a_name(wo
     let app = world.app().await;
     for own in [shard("a"), shard("A"), shard("a "), Shard::None] {
         ShardContext
-            .with(own, async {
+            .with(own, async || {
                 add_user(&app, "u", user("x").set("email", "e@x")).await.unwrap();
                 for (id, email) in [("u", "other@x"), ("v", "e@x")] {
                     let error = add_user(&app, id, user("x").set("email", email)).await.unwrap_err();
@@ -250,7 +251,7 @@ pub(crate) async fn a_shard_is_set_once(world: World) {
     let app = world.app().await;
     assert_eq!(ShardContext.set(shard("a")).unwrap_err().refusal(), Some(Code::ShardUnset), "there is no request");
     ShardContext
-        .fresh(async {
+        .fresh(async || {
             assert_eq!(ShardContext.get(), ShardState::Unset);
             ShardContext.set(shard("a")).unwrap();
             ShardContext.set(shard("a")).unwrap();
@@ -288,7 +289,7 @@ pub(crate) async fn the_global_scope_reads_all_and_writes_none(world: World) {
         within(name, add_user(&app, "u", user(name))).await.unwrap();
     }
     ShardContext
-        .with_global(&global, async {
+        .with_global(&global, async || {
             assert_eq!(ShardContext.get_scope(), Scope::Global);
             match world.kind {
                 // A whole Isles database has no statement over all tenants.
@@ -310,10 +311,70 @@ pub(crate) async fn the_global_scope_reads_all_and_writes_none(world: World) {
 
 pub(crate) async fn direct_access_is_refused_with_a_strategy(world: World) {
     let (app, _) = world.app_with(None, fragment()).await;
-    assert!(app.db().is_ok());
+    add_user(&app, "u", user("x")).await.unwrap();
+    let direct = app.db().unwrap();
+    let users = app.schema().table("users").unwrap().clone();
+    let (condition, order) = (all(), vec![("id".into(), Direction::Asc)]);
+    let mut tx = direct.begin(Mode::Read).await.unwrap();
+    assert_eq!(tx.select(&Select { table: users, condition, order, after: None, limit: 10 }).await.unwrap().len(), 1);
+    tx.commit().await.unwrap();
     app.store().use_strategy(Strategy::Row).await.unwrap();
     let Err(error) = app.db() else { panic!("a way around the shard") };
     assert_eq!(error.refusal(), Some(Code::DirectAccess));
+    let Err(error) = direct.begin(Mode::Read).await else { panic!("one that was kept is a way around the shard") };
+    assert_eq!(error.refusal(), Some(Code::DirectAccess));
+}
+
+/// What is made within a scope is of its shard, also where a sentence makes and runs it.
+pub(crate) async fn a_unit_of_work_that_is_made_in_a_scope_is_of_it(world: World) {
+    let app = world.app().await;
+    let add = || app.handler_tx().mutate(|m, _| m.create("users", user("of a"))).execute();
+    within("b", async { ShardContext.with(shard("a"), add).await.unwrap() }).await;
+    assert_eq!(within("a", names(&app)).await, ["of a"]);
+    assert!(within("b", names(&app)).await.is_empty());
+}
+
+/// A database that becomes one shard has a log of its own then: what was before is another one, and is not mixed with it.
+pub(crate) async fn what_was_before_a_database_became_one_shard_is_apart(world: World) {
+    use isles_fragments::hooks::{Hook, Processed, Processor};
+    let fragment = fragment().hook(
+        "write",
+        Hook::new(|context, _| async move {
+            let tx = context.handle.handler_tx().mutate(|m, _| m.create("users", user("by a hook")).map(|_| ()));
+            tx.execute().await.map_err(|error| error.to_string())
+        }),
+    );
+    let (app, global) = world.app_with(None, fragment).await;
+    for id in ["u", "v", "w"] {
+        add_user(&app, id, user("before")).await.unwrap();
+    }
+    app.handler_tx().mutate(|m, _| m.trigger("write", &serde_json::json!({}))).execute().await.unwrap();
+    app.store().use_strategy(Strategy::Adapter { identifier: "object-1".into() }).await.unwrap();
+    within("a", async {
+        let mut cursor = Cursor::START;
+        for (n, id) in ["x", "y", "z"].into_iter().enumerate() {
+            add_user(&app, id, user("after")).await.unwrap();
+            let query = OutboxQuery { after: Some(cursor), ..OutboxQuery::default() };
+            let page = app.store().outbox(&query).await.unwrap();
+            page.check(cursor).unwrap();
+            assert_eq!((page.entries.len(), page.next.version().get()), (1, n as u64 + 1));
+            cursor = page.next;
+        }
+    })
+    .await;
+    // A hook of that time runs in the shard that the database is now.
+    let done = Processor::global(&app, &global).drain().await.unwrap();
+    assert_eq!(done, Processed { completed: 1, ..Processed::default() });
+    assert!(within("a", names(&app)).await.contains(&"by a hook".to_string()));
+    // Nobody else's name leads into it.
+    let not_bound = |error: Error| assert_eq!(error.refusal(), Some(Code::ShardNotBound));
+    not_bound(app.store().trim(&shard("b"), 0).await.unwrap_err());
+    let processor = Processor::of_shard(&app, shard("b"));
+    not_bound(processor.drain().await.unwrap_err());
+    not_bound(processor.dead(&shard("b"), 1).await.unwrap_err());
+    not_bound(processor.revive(&shard("b"), "x").await.unwrap_err());
+    not_bound(processor.next_wake_ms(&shard("b")).await.unwrap_err());
+    assert_eq!(app.store().trim(&shard("a"), 1).await.unwrap(), 3, "three of its own, and one of the hook");
 }
 
 pub(crate) async fn the_first_strategy_stays(world: World) {
@@ -340,7 +401,7 @@ pub(crate) async fn a_database_of_one_shard_is_bound_to_it(world: World) {
     let strategy = Strategy::Adapter { identifier: "object-1".into() };
     let (app, _) = world.app_with(Some(strategy.clone()), fragment()).await;
     assert_eq!(find(&app, Find::of("users")).await.unwrap_err().refusal(), Some(Code::ShardUnset));
-    let none = ShardContext.with(Shard::None, add_user(&app, "u", user("x"))).await;
+    let none = ShardContext.with(Shard::None, || add_user(&app, "u", user("x"))).await;
     assert_eq!(none.unwrap_err().refusal(), Some(Code::ShardUnset), "rows must be traceable");
     within("a", add_user(&app, "u", user("ada"))).await.unwrap();
     assert_eq!(within("a", names(&app)).await, ["ada"]);
@@ -357,7 +418,7 @@ pub(crate) async fn without_a_strategy_there_is_one_shard(world: World) {
     let (app, _) = world.app_with(None, fragment()).await;
     add_user(&app, "u", user("ada")).await.unwrap();
     assert_eq!(within("a", names(&app)).await, ["ada"]);
-    assert_eq!(ShardContext.with(Shard::None, names(&app)).await, ["ada"]);
+    assert_eq!(ShardContext.with(Shard::None, || names(&app)).await, ["ada"]);
     assert_eq!(app.store().outbox(&OutboxQuery::default()).await.unwrap().entries.len(), 1);
 }
 
@@ -493,6 +554,11 @@ async fn every_index_is_led_by_the_shard() {
     assert!(rows.len() > 10, "there are indexes");
     for row in rows {
         let (table, index, first): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+        // Maintenance finds shards by it, and no tenant reads it.
+        if index == "idx_isles_hooks_hooks_due_anywhere" {
+            assert_eq!(first, "namespace");
+            continue;
+        }
         assert_eq!(first, "_shardKey", "{table}: {index}");
     }
 }
@@ -502,8 +568,8 @@ async fn every_index_is_led_by_the_shard() {
 async fn writers_of_different_shards_do_not_wait() {
     use isles_fragments::adapter::{Access, Mode, Tick};
     let world = World::postgres().await;
-    let app = world.app().await;
-    let mut held = world.adapter.begin(&Access::Shard(shard("a")), Mode::Write).await.unwrap();
+    let (app, global) = world.app_with(Some(Strategy::Row), fragment()).await;
+    let mut held = world.adapter.begin(&Access::of_shard(&global, shard("a")), Mode::Write).await.unwrap();
     held.tick(Tick::Hold).await.unwrap();
     within("b", add_user(&app, "u", user("bob"))).await.unwrap();
     let waiting = {

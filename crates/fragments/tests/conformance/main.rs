@@ -5,7 +5,8 @@
 //! | shards | test |
 //! |---|---|
 //! | create, update, delete, find and check are in the shard | `shards_do_not_see_each_other`, `explicit_shards_are_refused` |
-//! | both strategies, on every adapter | all of `isolation`; `a_database_of_one_shard_is_bound_to_it` |
+//! | the strategy `row`, on every adapter | all of `isolation` |
+//! | the strategy `adapter`, on every adapter | `a_database_of_one_shard_is_bound_to_it`, `what_was_before_a_database_became_one_shard_is_apart` |
 //! | the outbox route has one shard's entries, also behind middleware | `internal_routes_are_those_of_the_requests_shard` |
 //! | sync and its conflicts are of one shard | `conflicts_are_of_the_own_shard`, `the_same_id_in_another_shard_is_another_request` |
 //! | hooks by shard, and a global processor | `a_processor_of_a_shard_leaves_others_alone`, `a_global_processor_runs_each_hook_in_the_shard_of_its_row` |
@@ -72,6 +73,7 @@ mod isolation;
 mod migrations;
 mod outbox;
 mod planted;
+mod retention;
 mod rows;
 mod sync;
 mod web;
@@ -128,8 +130,10 @@ on_all! {
         names_of_shards_have_limits,
         the_global_scope_reads_all_and_writes_none,
         direct_access_is_refused_with_a_strategy,
+        a_unit_of_work_that_is_made_in_a_scope_is_of_it,
         the_first_strategy_stays,
         a_database_of_one_shard_is_bound_to_it,
+        what_was_before_a_database_became_one_shard_is_apart,
         without_a_strategy_there_is_one_shard,
         random_histories_are_those_of_separate_databases;
     outbox:
@@ -140,6 +144,8 @@ on_all! {
         the_entry_is_of_the_shard_of_its_unit_of_work,
         a_killed_writer_leaves_rows_and_entry_or_neither,
         readers_wait_for_news,
+        readers_are_told_of_what_others_commit,
+        pages_of_large_entries_are_cut_by_their_bytes,
         below_the_floor_readers_begin_anew,
         cursors_of_another_log_are_refused,
         snapshots_and_entries_make_the_same_rows,
@@ -154,6 +160,7 @@ on_all! {
         read_keys_conflict_also_with_deletes,
         scopes_conflict_with_what_came_left_or_went,
         scopes_do_not_name_hidden_columns,
+        reads_of_what_is_not_published_are_refused,
         conflicts_are_of_the_own_shard,
         a_command_that_fails_undoes_those_before_it,
         commands_see_what_those_before_them_did,
@@ -169,15 +176,26 @@ on_all! {
         ids_of_hooks_are_of_a_shard,
         hooks_wait_for_their_time,
         a_shard_that_hangs_delays_no_other,
+        many_that_hang_leave_places_for_the_others,
+        rounds_come_to_all_shards,
+        all_processors_are_told_of_a_trigger,
+        a_drain_runs_no_more_at_once_than_it_may,
         what_is_not_committed_triggers_nothing;
     migrations:
         a_schema_grows_with_its_rows,
         an_interrupted_migration_goes_on_at_any_step,
+        clients_begin_anew_when_what_they_may_see_grows,
+        two_who_migrate_at_once_do_each_step_once,
         a_plan_changes_nothing_and_prints_sql,
         a_database_ahead_of_the_code_is_refused,
         tables_without_shards_get_them_first_at_any_interruption,
         rows_without_a_shard_get_theirs,
         two_schemas_with_one_name_collide;
+    retention:
+        old_entries_go_by_count_and_by_age,
+        records_of_conflicts_alone_go,
+        a_killed_clearing_is_ended_by_the_next,
+        hooks_that_are_done_go;
     web:
         internal_routes_are_those_of_the_requests_shard,
         routes_run_in_the_shard_of_the_request,

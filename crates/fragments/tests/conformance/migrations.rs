@@ -8,10 +8,10 @@ use isles_fragments::migrate::{migrate, migrate_some, plan};
 use isles_fragments::query::Find;
 use isles_fragments::schema::{ColumnType, Schema, SchemaBuilder, column};
 use isles_fragments::shard::{Shard, Strategy};
-use isles_fragments::store::{Fragment, Store};
+use isles_fragments::store::{Fragment, Handle, Store};
 use isles_fragments::values::Values;
 use isles_fragments::{Error, Value};
-use isles_kernel::sync::OutboxQuery;
+use isles_kernel::sync::{Cursor, OutboxQuery, SnapshotQuery};
 
 fn first() -> SchemaBuilder {
     Schema::build("grow")
@@ -41,7 +41,7 @@ async fn fill(world: &World) {
             });
             tx.execute().await
         };
-        ShardContext.with(own, tx).await.unwrap();
+        ShardContext.with(own, || tx).await.unwrap();
     }
 }
 
@@ -49,7 +49,7 @@ async fn check_grown(world: &World) {
     let (app, _) = world.app_with(Some(Strategy::Row), Fragment::new(second().finish().unwrap()).outbox()).await;
     for own in [shard("a"), Shard::None] {
         ShardContext
-            .with(own, async {
+            .with(own, async || {
                 let people =
                     find(&app, Find::of("people").join_one("team", ("id", "team"), Find::of("teams"))).await.unwrap();
                 assert_eq!(people.len(), 1);
@@ -96,6 +96,74 @@ pub(crate) async fn an_interrupted_migration_goes_on_at_any_step(world: World) {
     }
     assert!(interruptions >= 2, "{interruptions}");
     check_grown(&world).await;
+}
+
+/// I-34: rows that a new schema, or a wider outbox, changes beside the log: whoever has the old ones begins anew.
+pub(crate) async fn clients_begin_anew_when_what_they_may_see_grows(world: World) {
+    fill(&world).await;
+    let open = async |schema: SchemaBuilder, tables: Option<&[&str]>| {
+        let fragment = Fragment::new(schema.finish().unwrap());
+        let fragment = match tables {
+            Some(tables) => fragment.outbox_of(tables),
+            None => fragment.outbox(),
+        };
+        world.app_with(Some(Strategy::Row), fragment).await.0
+    };
+    let snapshot = async |app: &Handle| within("a", app.store().snapshot(&SnapshotQuery::default())).await.unwrap();
+    let outbox = async |app: &Handle, after: Cursor| {
+        let query = OutboxQuery { after: Some(after), ..OutboxQuery::default() };
+        within("a", app.store().outbox(&query)).await
+    };
+    // The same again changes nothing.
+    let app = open(first(), None).await;
+    let old = snapshot(&app).await.cursor;
+    assert_eq!(outbox(&app, old).await.unwrap().floor.get(), 0);
+    // A column with a default is in rows that nobody has written.
+    let app = open(second(), Some(&["people", "teams"])).await;
+    assert_eq!(outbox(&app, old).await.unwrap_err().refusal(), Some(Code::ResyncRequired));
+    let page = snapshot(&app).await;
+    let person = page.rows.iter().find(|row| row.key.table == "people").unwrap();
+    assert_eq!(person.values.get("level"), Some(&serde_json::json!(1)));
+    let grown = page.cursor;
+    assert!(outbox(&app, grown).await.unwrap().entries.is_empty(), "whoever has read them goes on");
+    let app = open(second(), Some(&["people", "teams"])).await;
+    assert!(outbox(&app, grown).await.is_ok(), "once");
+    // Rows that are published no more go, and those that are published now come.
+    let app = open(second(), Some(&["people"])).await;
+    assert_eq!(outbox(&app, grown).await.unwrap_err().refusal(), Some(Code::ResyncRequired));
+    let page = snapshot(&app).await;
+    assert!(page.rows.iter().all(|row| row.key.table == "people"));
+    let app = open(second(), Some(&["people", "teams"])).await;
+    assert_eq!(outbox(&app, page.cursor).await.unwrap_err().refusal(), Some(Code::ResyncRequired));
+    assert_eq!(snapshot(&app).await.rows.len(), 2);
+    // A shard without such rows has nothing to read anew.
+    assert!(within("b", app.store().outbox(&OutboxQuery::default())).await.is_ok());
+}
+
+/// Each step once, whoever comes when: rows that are written as soon as the column is there keep what they have in it.
+pub(crate) async fn two_who_migrate_at_once_do_each_step_once(world: World) {
+    fill(&world).await;
+    let wanted = || second().finish().unwrap();
+    let migrators = (0..4).map(|n| {
+        let world = &world;
+        async move {
+            let (store, _) = Store::open(world.adapter.clone(), Some(Strategy::Row)).await.unwrap();
+            let app = store.register(Fragment::new(wanted()).outbox(), None).await.unwrap();
+            let values = Values::new().set("team", "t").set("name", "bob").set("boss", "p").set("level", 7);
+            let id = format!("of-{n}");
+            let tx = within("a", async {
+                app.handler_tx().mutate(move |m, _| m.create_with_id("people", &id, values.clone()))
+            });
+            tx.await.execute().await.unwrap();
+        }
+    });
+    futures::future::join_all(migrators).await;
+    let (app, _) = world.app_with(Some(Strategy::Row), Fragment::new(wanted()).outbox()).await;
+    let people = within("a", find(&app, Find::of("people"))).await.unwrap();
+    assert_eq!(people.len(), 5);
+    for person in people.iter().filter(|person| person.id.external.starts_with("of-")) {
+        assert_eq!((person.values.text("boss"), person.values.int("level")), (Some("p"), Some(7)));
+    }
 }
 
 pub(crate) async fn a_plan_changes_nothing_and_prints_sql(world: World) {
@@ -190,7 +258,7 @@ pub(crate) async fn tables_without_shards_get_them_first_at_any_interruption(wor
     }
     assert!(interruptions >= 2);
     let (app, _) = world.app_with(Some(Strategy::Row), Fragment::new(wanted).outbox()).await;
-    let people = ShardContext.with(Shard::None, find(&app, Find::of("people"))).await.unwrap();
+    let people = ShardContext.with(Shard::None, || find(&app, Find::of("people"))).await.unwrap();
     assert_eq!((people.len(), people[0].values.int("level")), (1, Some(1)), "rows are in the shard without a name");
     within("a", async {
         let team = |id: &'static str| {
@@ -228,14 +296,14 @@ pub(crate) async fn rows_without_a_shard_get_theirs(world: World) {
     let count = app.store().assign(&global, &[users.clone(), posts.clone()], &Assign::To(shard("c"))).await.unwrap();
     assert_eq!(count, 6);
     assert_eq!(within("c", names(&app)).await.len(), 3);
-    assert!(ShardContext.with(Shard::None, names(&app)).await.is_empty());
+    assert!(ShardContext.with(Shard::None, || names(&app)).await.is_empty());
     let outbox = within("c", app.store().outbox(&OutboxQuery::default())).await;
     assert_eq!(outbox.unwrap_err().refusal(), Some(Code::ResyncRequired));
     let snapshot = within("c", app.store().snapshot(&Default::default())).await.unwrap();
     assert_eq!(snapshot.rows.len(), 6);
     // By a column.
     for (id, owner) in [("v1", "d"), ("v2", "e")] {
-        ShardContext.with(Shard::None, add_user(&app, id, user(owner))).await.unwrap();
+        ShardContext.with(Shard::None, || add_user(&app, id, user(owner))).await.unwrap();
     }
     assert_eq!(app.store().assign(&global, &[users], &Assign::Column("name".into())).await.unwrap(), 2);
     assert_eq!(within("d", names(&app)).await, ["d"]);

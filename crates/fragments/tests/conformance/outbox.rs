@@ -187,6 +187,50 @@ pub(crate) async fn readers_wait_for_news(world: World) {
     assert_eq!(page.entries.len(), 1);
 }
 
+/// What another process commits is found by one who looks, for all who wait.
+pub(crate) async fn readers_are_told_of_what_others_commit(world: World) {
+    let (app, elsewhere) = (world.app().await, world.app().await);
+    let wait = |wait_ms| {
+        let app = app.clone();
+        let query = OutboxQuery { wait_ms: Some(wait_ms), ..OutboxQuery::default() };
+        tokio::spawn(within("a", async move { app.store().outbox(&query).await.unwrap() }))
+    };
+    // Who looks first is gone before there is something to see.
+    let first = wait(300);
+    let others: Vec<_> = (0..4).map(|_| wait(25_000)).collect();
+    first.await.unwrap();
+    within("a", add_user(&elsewhere, "u", user("ada"))).await.unwrap();
+    let all = futures::future::join_all(others);
+    for page in tokio::time::timeout(Duration::from_secs(15), all).await.expect("all are told") {
+        assert_eq!(page.unwrap().entries.len(), 1);
+    }
+}
+
+/// Entries of a megabyte, and small ones between them: pages are cut by bytes, and nothing is skipped.
+pub(crate) async fn pages_of_large_entries_are_cut_by_their_bytes(world: World) {
+    let app = world.app().await;
+    within("a", async {
+        for n in 0..12 {
+            let body = "x".repeat(if n % 3 == 0 { 900_000 } else { 10 });
+            let tx = app.handler_tx().mutate(move |m, _| {
+                let user = m.create("users", user("x"))?;
+                let post = m.create("posts", Values::new().set("authorId", user).set("title", "t"))?;
+                m.create("comments", Values::new().set("postId", post).set("body", body.as_str())).map(|_| ())
+            });
+            tx.execute().await.unwrap();
+        }
+        let (mut cursor, mut pages) = (Cursor::START, 0);
+        while cursor.version().get() < 12 {
+            let page = read(&app, cursor).await;
+            assert!((1..=4).contains(&page.entries.len()), "{}", page.entries.len());
+            cursor = page.next;
+            pages += 1;
+        }
+        assert!(pages >= 4, "{pages}");
+    })
+    .await;
+}
+
 /// Below the floor nothing is skipped silently.
 pub(crate) async fn below_the_floor_readers_begin_anew(world: World) {
     let app = world.app().await;

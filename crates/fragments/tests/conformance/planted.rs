@@ -23,7 +23,8 @@ async fn an_outbox_entry_in_a_second_transaction_is_found() {
     let world = World::sqlite().await;
     let (adapter, planted) = (world.adapter.clone(), Some(Planted::OutboxApart));
     let opened = Store::open_in(Surroundings::current(), adapter, Some(Strategy::Row), planted).await;
-    let app = opened.unwrap().0.register(fragment(), None).await.unwrap();
+    let (store, global) = opened.unwrap();
+    let app = store.register(fragment(), None).await.unwrap();
     let mut lost = 0;
     // How many polls a unit of work takes depends on who is faster, so a sweep may miss the moment.
     for (sweep, polls) in (0..SWEEPS).flat_map(|sweep| (1..60).map(move |polls| (sweep, polls))) {
@@ -36,7 +37,7 @@ async fn an_outbox_entry_in_a_second_transaction_is_found() {
             let _killed = killed_after(polls, tx.execute()).await;
         })
         .await;
-        let mut tx = world.adapter.begin(&Access::Shard(shard(&name)), Mode::Write).await.unwrap();
+        let mut tx = world.adapter.begin(&Access::of_shard(&global, shard(&name)), Mode::Write).await.unwrap();
         tx.tick(Tick::Hold).await.unwrap();
         tx.roll_back().await;
         let (rows, entries) = within(&name, async {
@@ -56,11 +57,13 @@ async fn a_reader_that_trusts_loose_versions_is_found() {
     let url = world.url.clone().unwrap();
     let planted = isles_fragments::adapter::Planted::LooseClock;
     let loose = Arc::new(Postgres::planted(&url, Some(planted)).unwrap());
-    let (store, _) = Store::open(loose.clone(), Some(Strategy::Row)).await.unwrap();
+    let (store, global) = Store::open(loose.clone(), Some(Strategy::Row)).await.unwrap();
     let app = store.register(fragment(), None).await.unwrap();
     // A long transaction takes its version first and commits last.
     let mut long =
-        isles_fragments::adapter::Adapter::begin(&*loose, &Access::Shard(shard("a")), Mode::Write).await.unwrap();
+        isles_fragments::adapter::Adapter::begin(&*loose, &Access::of_shard(&global, shard("a")), Mode::Write)
+            .await
+            .unwrap();
     let clock = long.tick(Tick::Next("00000000-0000-0000-0000-000000000001")).await.unwrap();
     assert_eq!(clock.version, 1);
     within("a", add_user(&app, "short", user("x"))).await.unwrap();
@@ -73,8 +76,8 @@ async fn a_reader_that_trusts_loose_versions_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_transaction_waits_for_the_version_of_a_long_one() {
     let world = World::postgres().await;
-    let app = world.app().await;
-    let mut long = world.adapter.begin(&Access::Shard(shard("a")), Mode::Write).await.unwrap();
+    let (app, global) = world.app_with(Some(Strategy::Row), fragment()).await;
+    let mut long = world.adapter.begin(&Access::of_shard(&global, shard("a")), Mode::Write).await.unwrap();
     long.tick(Tick::Next("00000000-0000-0000-0000-000000000001")).await.unwrap();
     let short = {
         let app = app.clone();
@@ -107,9 +110,9 @@ async fn do_to_who_waits(world: &World, action: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_server_ends_before_the_commit_has_not_happened() {
     let world = World::postgres().await;
-    let app = world.app().await;
+    let (app, global) = world.app_with(Some(Strategy::Row), fragment()).await;
     for (action, expected) in [("pg_terminate_backend", "08006"), ("pg_cancel_backend", "57014")] {
-        let mut long = world.adapter.begin(&Access::Shard(shard("a")), Mode::Write).await.unwrap();
+        let mut long = world.adapter.begin(&Access::of_shard(&global, shard("a")), Mode::Write).await.unwrap();
         long.tick(Tick::Hold).await.unwrap();
         let short = {
             let app = app.clone();
@@ -129,10 +132,12 @@ async fn what_the_server_ends_before_the_commit_has_not_happened() {
 async fn what_is_lost_in_one_exchange_may_have_happened() {
     let server = PgServer::start(PgOptions { fsync: false, settings: Vec::new() });
     let adapter = Arc::new(Postgres::new(&server.create_database()).unwrap());
-    let (store, _) = Store::open(adapter.clone(), Some(Strategy::Row)).await.unwrap();
+    let (store, global) = Store::open(adapter.clone(), Some(Strategy::Row)).await.unwrap();
     let app = store.register(fragment(), None).await.unwrap();
     let mut long =
-        isles_fragments::adapter::Adapter::begin(&*adapter, &Access::Shard(shard("a")), Mode::Write).await.unwrap();
+        isles_fragments::adapter::Adapter::begin(&*adapter, &Access::of_shard(&global, shard("a")), Mode::Write)
+            .await
+            .unwrap();
     long.tick(Tick::Hold).await.unwrap();
     let mut short = Box::pin(within("a", add_user(&app, "short", user("x"))));
     assert!(tokio::time::timeout(Duration::from_millis(200), &mut short).await.is_err(), "it waits for the clock");

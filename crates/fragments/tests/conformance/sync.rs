@@ -353,3 +353,66 @@ pub(crate) async fn entries_of_an_answer_are_capped(world: World) {
     })
     .await;
 }
+
+/// A scope or a row that no entry ever tells of would never be in conflict: it is refused rather than believed.
+pub(crate) async fn reads_of_what_is_not_published_are_refused(world: World) {
+    let fragment = commands().outbox_of(&["users"]);
+    let (app, _) = world.app_with(Some(Strategy::Row), fragment).await;
+    let scope = |schema: &str, table: &str, column: &str| {
+        let predicate = Predicate::Eq(column.into(), json!("x"));
+        Scope { schema: schema.into(), table: table.into(), predicate }
+    };
+    within("a", async {
+        for (n, scope) in [
+            scope("nope", "users", "name"),
+            scope("app", "nope", "name"),
+            scope("app", "posts", "title"),
+            scope("app", "users", "nope"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let command = Command { scopes: vec![scope], ..add(&format!("u{n}")) };
+            let answer = app.store().submit(&request(&app, "a", Cursor::START, vec![command])).await.unwrap();
+            assert_eq!((answer.status, codes(&answer)), (Status::Conflict, vec![ConflictCode::InvalidInput]));
+        }
+        let unread = Command { reads: vec![RowKey::new("app", "posts", "p").unwrap()], ..add("u") };
+        let answer = app.store().submit(&request(&app, "a", Cursor::START, vec![unread])).await.unwrap();
+        assert_eq!(codes(&answer), [ConflictCode::InvalidInput]);
+        assert!(names(&app).await.is_empty());
+        let good = Command { scopes: vec![scope("app", "users", "name"), scope("app", "users", "id")], ..add("u") };
+        let answer = app.store().submit(&request(&app, "a", Cursor::START, vec![good])).await.unwrap();
+        assert_eq!(answer.status, Status::Applied);
+    })
+    .await;
+}
+
+/// A client that has missed more than is compared with what it submits catches up first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_far_behind_catches_up_first() {
+    let world = World::sqlite().await;
+    let app = app(&world).await;
+    within("a", add_user(&app, "u", user("x"))).await.unwrap();
+    let id = "printf('00000000-0000-0000-0000-%012d', n)";
+    world
+        .sql(&format!(
+            "WITH RECURSIVE numbers (n) AS (VALUES (2) UNION ALL SELECT n + 1 FROM numbers WHERE n < 10002) \
+             INSERT INTO isles_outbox (_shard, _internalId, _version, id, version, prev, at, mutations, before) \
+             SELECT 'a', n, 0, {id}, n, NULL, 0, '[]', '[]' FROM numbers; \
+             UPDATE isles_clocks SET version = 10002, last = '00000000-0000-0000-0000-000000010002' WHERE _shard = 'a'"
+        ))
+        .await;
+    within("a", async {
+        let first = app.store().outbox(&isles_kernel::sync::OutboxQuery { limit: Some(1), ..Default::default() }).await;
+        let cursor = first.unwrap().next;
+        let behind = app.store().submit(&request(&app, "a", Cursor::START, vec![add("v")])).await.unwrap_err();
+        assert_eq!((behind.refusal(), behind.http()), (Some(Code::ClientFarBehind), (409, "client_far_behind")));
+        let nearer = app.store().submit(&request(&app, "a", cursor, vec![add("v")])).await;
+        assert_eq!(nearer.unwrap_err().refusal(), Some(Code::ClientFarBehind), "10,001 entries");
+        let next = isles_kernel::sync::OutboxQuery { after: Some(cursor), limit: Some(1), ..Default::default() };
+        let cursor = app.store().outbox(&next).await.unwrap().next;
+        let answer = app.store().submit(&request(&app, "a", cursor, vec![add("v")])).await.unwrap();
+        assert_eq!(answer.status, Status::Applied, "10,000 are compared");
+    })
+    .await;
+}

@@ -47,7 +47,7 @@ pub(crate) async fn internal_routes_are_those_of_the_requests_shard(world: World
     let Err(error) = mount(app.store(), None, Router::new()) else { panic!("no resolver") };
     assert_eq!(error.refusal(), Some(Code::ResolverRequired));
     let tokens = SignedToken::new(b"secret");
-    let of = |name: &str| format!("Bearer {}", tokens.token(&shard(name)));
+    let of = |name: &str| format!("Bearer {}", tokens.token(&shard(name), std::time::Duration::from_secs(600)));
     let (a, b) = (of("a"), of("b"));
     let port = serve(mount(app.store(), Some(Arc::new(SignedToken::new(b"secret"))), Router::new()).unwrap()).await;
     for name in ["a", "b"] {

@@ -161,7 +161,7 @@ pub(crate) fn shard(name: &str) -> Shard {
 }
 
 pub(crate) async fn within<F: Future>(name: &str, future: F) -> F::Output {
-    ShardContext.with(shard(name), future).await
+    ShardContext.with(shard(name), || future).await
 }
 
 pub(crate) fn user(name: &str) -> Values {

@@ -58,7 +58,7 @@ async fn log(app: &Handle, tenant: &str) -> Result<Vec<Entry>, String> {
     let (mut entries, mut after) = (Vec::new(), Cursor::START);
     loop {
         let query = OutboxQuery { after: Some(after), ..OutboxQuery::default() };
-        let page = ShardContext.with(shard(tenant), app.store().outbox(&query)).await;
+        let page = ShardContext.with(shard(tenant), || app.store().outbox(&query)).await;
         let page = page.map_err(|error| format!("I-64: the outbox of {tenant}: {error}"))?;
         page.check(after).map_err(|broken| format!("I-29: the log of {tenant} is broken: {broken}"))?;
         after = page.next;
@@ -107,7 +107,10 @@ fn made<'a>(log: &'a [Entry], table: &str) -> Vec<&'a str> {
 pub(crate) async fn all(app: &Handle, processor: &Processor, told: &Shared) -> Result<(), String> {
     for tenant in TENANTS {
         let log = log(app, tenant).await?;
-        let page = ShardContext.with(shard(tenant), app.store().snapshot(&SnapshotQuery::default())).await;
+        let page = {
+            let query = SnapshotQuery::default();
+            ShardContext.with(shard(tenant), || app.store().snapshot(&query)).await
+        };
         let page = page.map_err(|error| format!("I-64: the rows of {tenant}: {error}"))?;
         let dead = processor.dead(&shard(tenant), DEAD_MAX).await.map_err(|error| error.to_string())?;
         let dead: BTreeSet<String> = dead.into_iter().map(|dead| dead.id).collect();

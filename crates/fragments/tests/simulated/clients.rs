@@ -173,7 +173,7 @@ pub(crate) async fn trigger(app: &Handle, told: &Shared, tenant: &str, token: &s
         });
         tx.execute().await
     };
-    let done = ShardContext.with(shard(tenant), tx).await;
+    let done = ShardContext.with(shard(tenant), || tx).await;
     told.lock().unwrap().note(token, &done);
     done.map_err(|error| format!("I-64: without faults a unit of work says: {error}"))
 }
@@ -217,7 +217,7 @@ impl Client {
             }
         }
         let (item, id, app) = (format!("i{}", self.rng.below(ITEMS)), token.to_owned(), self.app.clone());
-        let done = ShardContext.with(shard(self.tenant), async move {
+        let done = ShardContext.with(shard(self.tenant), || async move {
             let wanted = item.clone();
             let tx = app.handler_tx().retrieve(move |r| r.find(Find::by_id("items", &wanted)).map(|_| ()));
             let tx = tx.mutate(move |m, found| {
@@ -244,7 +244,7 @@ impl Client {
     /// A unit of work that breaks a rule at its end: nothing of it may remain, neither rows nor hook nor version.
     async fn impossible(&mut self, token: &str) {
         let (id, app) = (token.to_owned(), self.app.clone());
-        let done = ShardContext.with(shard(self.tenant), async move {
+        let done = ShardContext.with(shard(self.tenant), || async move {
             let tx = app.handler_tx().mutate(move |m, _| {
                 m.trigger_with(Trigger::new("echo", &json!({ "token": id, "fails": 0 })).id(&id))?;
                 m.create_with_id("marks", &id, by(&id))?;
@@ -289,7 +289,7 @@ impl Client {
             };
             let Some((at, request)) = some else { continue };
             let store = self.app.store().clone();
-            let answers = ShardContext.with(shard(self.tenant), async move {
+            let answers = ShardContext.with(shard(self.tenant), || async move {
                 let (first, second) = futures::join!(store.submit(&request), store.submit(&request));
                 [first, second]
             });
@@ -323,7 +323,7 @@ impl Client {
 
     async fn page(&mut self, after: Cursor) -> Option<isles_kernel::sync::OutboxPage> {
         let query = OutboxQuery { after: Some(after), limit: Some(3), wait_ms: Some(20), ..OutboxQuery::default() };
-        let page = ShardContext.with(shard(self.tenant), self.app.store().outbox(&query)).await;
+        let page = ShardContext.with(shard(self.tenant), || self.app.store().outbox(&query)).await;
         let violation = match page {
             Ok(page) => match page.check(after) {
                 Ok(()) => return Some(page),
@@ -373,7 +373,10 @@ impl Client {
     }
 
     async fn snapshot(&mut self) {
-        let page = ShardContext.with(shard(self.tenant), self.app.store().snapshot(&SnapshotQuery::default())).await;
+        let page = {
+            let query = SnapshotQuery::default();
+            ShardContext.with(shard(self.tenant), || self.app.store().snapshot(&query)).await
+        };
         let Ok(page) = page else { return };
         let mut told = self.told.lock().unwrap();
         told.saw("snapshot");

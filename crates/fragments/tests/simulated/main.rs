@@ -57,8 +57,14 @@ const LOOK_FOR_THE_END: Duration = Duration::from_millis(200);
 /// How much longer another tenant's hooks may take when those of one hang.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// Leases are longer than bodies may run, and shorter than what is waited for in the end.
-const HOOKS: ProcessorOptions =
-    ProcessorOptions { per_shard: 3, at_once: 100, time_limit_ms: 2_000, lease_ms: 4_000, poll_ms: 500 };
+const HOOKS: ProcessorOptions = ProcessorOptions {
+    per_shard: 3,
+    at_once: 100,
+    time_limit_ms: 2_000,
+    lease_ms: 4_000,
+    poll_ms: 500,
+    shards_per_round: 1_000,
+};
 
 type Seen = BTreeMap<&'static str, u64>;
 

@@ -12,8 +12,8 @@
 //! was never set, or is empty after a transaction, is nobody's.
 
 use super::{Dialect, quoted};
-use crate::adapter::{Siblings, Step};
-use crate::schema::{Column, Default, Index, Owner, Table, short};
+use crate::adapter::{Note, Siblings, Step};
+use crate::schema::{Column, Default, Index, Lead, Owner, Table, short};
 use crate::values::to_json;
 use isles_kernel::value::{DataType, Value};
 
@@ -71,8 +71,8 @@ fn is_sharded(dialect: Dialect, table: &Table) -> bool {
 }
 
 /// The columns that a key has in the database.
-fn key(dialect: Dialect, table: &Table, columns: &[String]) -> String {
-    let lead = is_sharded(dialect, table).then(|| "\"_shardKey\"".to_string());
+fn key(dialect: Dialect, table: &Table, lead: Lead, columns: &[String]) -> String {
+    let shard = || is_sharded(dialect, table).then(|| "\"_shardKey\"".to_string());
     let part = |name: &String| {
         let nullable = table.column(name).is_ok_and(|column| column.nullable);
         // So that an index gives the order that finds ask for.
@@ -81,7 +81,12 @@ fn key(dialect: Dialect, table: &Table, columns: &[String]) -> String {
             false => quoted(name),
         }
     };
-    lead.into_iter().chain(columns.iter().map(part)).collect::<Vec<_>>().join(", ")
+    let columns = columns.iter().map(part);
+    match lead {
+        Lead::Shard => shard().into_iter().chain(columns).collect::<Vec<_>>(),
+        Lead::Columns => columns.chain(shard()).collect(),
+    }
+    .join(", ")
 }
 
 pub(crate) fn index_name(table: &Table, index: &str) -> String {
@@ -92,27 +97,33 @@ pub(crate) fn reference_name(table: &Table, column: &str) -> String {
     short(&format!("{}_{column}_fk", table.physical))
 }
 
+/// An Isles database leads every index by the tenant, and asks its shards.
+pub(crate) fn has_index(dialect: Dialect, index: &Index) -> bool {
+    index.lead == Lead::Shard || dialect != Dialect::Isles
+}
+
 fn index(dialect: Dialect, table: &Table, index: &Index) -> String {
     let unique = if index.unique { "UNIQUE " } else { "" };
     format!(
         "CREATE {unique}INDEX IF NOT EXISTS {} ON {} ({});\n",
         quoted(&index_name(table, &index.name)),
         quoted(&table.physical),
-        key(dialect, table, &index.columns)
+        key(dialect, table, index.lead, &index.columns)
     )
 }
 
 /// The keys that every table has, and its own indexes.
 pub(crate) fn indexes(dialect: Dialect, table: &Table) -> String {
     let own = |name: &str, column: &str| {
-        let index_of = Index { name: name.into(), columns: vec![column.into()], unique: true };
+        let index_of = Index { name: name.into(), columns: vec![column.into()], unique: true, lead: Lead::Shard };
         index(dialect, table, &index_of)
     };
     let keys = match is_sharded(dialect, table) {
         true => own("primary", "id") + &own("internal", "_internalId"),
         false => String::new(),
     };
-    keys + &table.indexes.iter().map(|one| index(dialect, table, one)).collect::<String>()
+    let own = table.indexes.iter().filter(|one| has_index(dialect, one));
+    keys + &own.map(|one| index(dialect, table, one)).collect::<String>()
 }
 
 fn reference(dialect: Dialect, table: &Table, of: &Column, siblings: &Siblings) -> Option<String> {
@@ -223,7 +234,7 @@ pub(crate) fn alter(dialect: Dialect, before: &Table, after: &Table, siblings: &
         }
         steps.push(Step::new(sql));
     }
-    let fresh = after.indexes.iter().filter(|one| before.index(&one.name).is_err());
+    let fresh = after.indexes.iter().filter(|one| before.index(&one.name).is_err() && has_index(dialect, one));
     steps.extend(fresh.map(|one| Step::new(index(dialect, after, one))));
     steps
 }
@@ -282,14 +293,22 @@ pub(crate) fn shard_postgres(tables: &Siblings, lacking: &[(String, Lacking)]) -
     steps.into_iter().map(Step::new).collect()
 }
 
-/// Keeps a note among the settings.
-pub(crate) fn note(dialect: Dialect, (id, value): (&str, &str)) -> String {
-    let (id, value) = (literal(dialect, &Value::text(id)), literal(dialect, &Value::text(value)));
+/// Keeps a note among the settings, if they are as it begins: it changes one row, or none.
+pub(crate) fn note(dialect: Dialect, note: &Note) -> String {
+    let text = |text: &str| literal(dialect, &Value::text(text));
+    let (id, value) = (text(&note.key), text(&note.to));
     let settings = crate::internal::SETTINGS;
-    format!(
-        "INSERT INTO \"{settings}\" (\"_internalId\", \"_version\", \"id\", \"value\") VALUES (0, 0, {id}, {value}) \
-         ON CONFLICT (\"id\") DO UPDATE SET \"value\" = excluded.\"value\", \"_version\" = \"{settings}\".\"_version\" + 1"
-    )
+    match &note.from {
+        None => format!(
+            "INSERT INTO \"{settings}\" (\"_internalId\", \"_version\", \"id\", \"value\") VALUES (0, 0, {id}, {value}) \
+             ON CONFLICT (\"id\") DO NOTHING"
+        ),
+        Some(from) => format!(
+            "UPDATE \"{settings}\" SET \"value\" = {value}, \"_version\" = \"_version\" + 1 WHERE \"id\" = {id} \
+             AND \"value\" = {}",
+            text(from)
+        ),
+    }
 }
 
 /// A reference of an Isles database, behind its table.

@@ -102,7 +102,7 @@ impl<'a> Printer<'a> {
     /// `WHERE` with the shard, first of all.
     fn scope(&mut self, table: &Table) {
         self.push(" WHERE ");
-        let filter = self.access.filter().filter(|_| table.owner == Owner::Shards);
+        let filter = self.access.filter(table);
         match filter.filter(|_| self.dialect.names_shards() && self.planted != Some(Planted::NoShardPredicate)) {
             Some(shard) => self.equals_key(shard),
             None => self.push("TRUE"),
@@ -384,12 +384,27 @@ impl Print<'_> {
         printer.statement
     }
 
-    /// The shards that have rows under a condition.
-    pub(crate) fn shards_with(&self, table: &Table, condition: &Condition, limit: usize) -> Result<Statement> {
+    /// The shards that have rows under a condition, by their keys; in an Isles database by their names, which have the
+    /// same order.
+    pub(crate) fn shards_with(
+        &self,
+        table: &Table,
+        condition: &Condition,
+        after: Option<&Shard>,
+        limit: usize,
+    ) -> Result<Statement> {
         let mut printer = self.printer();
-        printer.push(&format!("SELECT DISTINCT \"_shard\" FROM {} WHERE ", quoted(&table.physical)));
+        let names = self.dialect.names_shards();
+        let own = if names { "\"_shardKey\"" } else { "_tenant" };
+        printer.push(&format!("SELECT DISTINCT {own} FROM {} WHERE (", quoted(&table.physical)));
         printer.condition(table, condition)?;
-        printer.push(&format!(" LIMIT {limit}"));
+        printer.push(")");
+        if let Some(after) = after {
+            let place = if names { after.key() } else { after.name().unwrap_or_default().into() };
+            printer.push(&format!(" AND {own} > "));
+            printer.param(&Value::Text(place), DataType::Text);
+        }
+        printer.push(&format!(" ORDER BY {own} LIMIT {limit}"));
         printer.statement.columns = vec![DataType::Text];
         Ok(printer.statement)
     }
@@ -481,7 +496,7 @@ impl Printer<'_> {
 /// Reads a row of [`Print::select`], and refuses one of another shard: the database is not believed (I-44).
 pub(crate) fn read_row(select: &Select, access: &Access, mut values: Vec<Value>, dialect: Dialect) -> Result<Row> {
     let fenced = dialect.names_shards() && select.table.owner == Owner::Shards;
-    if let (true, Some(shard)) = (fenced, access.filter())
+    if let (true, Some(shard)) = (fenced, access.filter(&select.table))
         && values.first() != Some(&Value::Text(shard.key()))
     {
         return Err(refused(Code::ShardMixed, "the database returned a row of another shard"));

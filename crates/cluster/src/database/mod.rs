@@ -52,6 +52,7 @@ pub use leave::{Owned, ShardInfo};
 pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
+use crate::advisory::AdvisoryLocks;
 use crate::catalog::{self, Catalog, OpenError, SqliteCatalog};
 use crate::commit::decision;
 pub use crate::commit::decision::catalog_error;
@@ -134,6 +135,8 @@ pub struct Config {
     pub verify_indexes_every: Duration,
     /// What an invalid placement does.
     pub environment: Environment,
+    /// What is around the database.
+    pub server: ServerFacts,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
@@ -156,6 +159,7 @@ impl Config {
             catalog: catalog::Options::default(),
             verify_indexes_every: VERIFY_INDEXES_EVERY,
             environment: Environment::default(),
+            server: ServerFacts::default(),
             planted: None,
             planted_move: None,
             planted_index: None,
@@ -174,6 +178,15 @@ impl Config {
     }
 }
 
+/// What `SHOW` tells of the server around the database.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServerFacts {
+    /// Sessions at once; 0 where nobody counts them.
+    pub max_connections: usize,
+    /// Whether clients can encrypt what they send.
+    pub tls: bool,
+}
+
 /// An open database. Sessions hold it.
 pub struct Database {
     pub(crate) name: String,
@@ -182,6 +195,7 @@ pub struct Database {
     pub(crate) routing: Routing,
     strangers: Strangers,
     pub(crate) strategy: Strategy,
+    pub(crate) server: ServerFacts,
     /// Of the catalog.
     region: Option<RegionName>,
     pub(crate) bindings: Bindings,
@@ -189,6 +203,7 @@ pub struct Database {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
+    pub(crate) advisory: Arc<AdvisoryLocks>,
     pub(crate) plans: Plans,
     /// What is known of texts with values in them.
     pub(crate) texts: Texts,
@@ -287,6 +302,7 @@ impl Database {
             shards,
             bindings: Bindings::opened(about.strategy, &routing.current(), &members),
             strategy: about.strategy,
+            server: config.server,
             region: config.region,
             routing,
             strangers: Strangers::default(),
@@ -294,6 +310,7 @@ impl Database {
             coordinator: Arc::new(coordinator),
             latches,
             writers: Arc::default(),
+            advisory: Arc::default(),
             plans: Plans::default(),
             texts: Texts::default(),
             procedures: ArcSwap::default(),

@@ -6,6 +6,7 @@ use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT, TENANT_SCOPE};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
+use crate::advisory::MAX_LOCKS;
 use crate::database::schema::Change;
 use crate::database::{Owned, SchemaGuard};
 use crate::execute::bounds::{self, Bounds};
@@ -141,7 +142,14 @@ impl Session {
                 self.notices.extend(notices.iter().map(|notice| ("NOTICE", notice.clone())));
                 self.truncate(tables, restart).await.and_then(|()| done(tag))
             }
-            Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => done(tag),
+            Utility::Vacuum { .. } if self.open.is_some() => {
+                Err(SqlError::new("25001", "VACUUM cannot run inside a transaction block"))
+            }
+            Utility::Vacuum { warnings } | Utility::Analyze { warnings } => {
+                self.notices.extend(warnings.iter().map(|warning| ("WARNING", warning.clone())));
+                done(tag)
+            }
+            Utility::Checkpoint | Utility::Unlisten => done(tag),
             Utility::Ddl(change) => self.ddl(change, prepared).await,
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
@@ -323,6 +331,7 @@ impl Session {
                 self.leave_other_seat();
                 self.named().forget_all();
                 self.cursors.clear();
+                self.locks.unlock_all();
                 self.forget_sequences();
             }
             Discard::Sequences => self.forget_sequences(),
@@ -634,7 +643,7 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
 }
 
 fn show_limits() -> Vec<Vec<Value>> {
-    let limits: [(&str, u64); 9] = [
+    let limits: [(&str, u64); 10] = [
         ("rows gathered by a statement", bounds::MAX_ROWS as u64),
         ("bytes gathered by a statement", bounds::MAX_BYTES as u64),
         ("seconds of a statement without a timeout of its own", bounds::MAX_TIME.as_secs()),
@@ -644,6 +653,7 @@ fn show_limits() -> Vec<Vec<Value>> {
         ("bytes that a transaction over several shards changes on one", isles_engine::shard::MAX_REDO_BYTES as u64),
         ("cursors of a session", MAX_CURSORS as u64),
         ("prepared statements of a session", MAX_NAMED as u64),
+        ("advisory locks of a session", MAX_LOCKS as u64),
     ];
     limits.iter().map(|(name, limit)| vec![Value::text(*name), Value::Text(limit.to_string())]).collect()
 }

@@ -57,7 +57,7 @@ fn run(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()
         AlterTableType::AT_AddIdentity => add_identity(draft, table, name, command.def()),
         AlterTableType::AT_DropIdentity => drop_identity(draft, table, name, command),
         AlterTableType::AT_ChangeOwner => {
-            Err(SqlError::unsupported("OWNER TO is not supported").with_hint("tables have no owner; use GRANT"))
+            Err(SqlError::unsupported("OWNER TO is not supported").with_hint(crate::bind::utility::NO_OWNERS))
         }
         AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions => {
             let hint = "a table becomes a tenant table by SET (kind = 'tenant', tenant_by = '…') alone";

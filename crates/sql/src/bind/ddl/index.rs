@@ -16,6 +16,9 @@ use pg_raw_parse::raw::{SortByDir, SortByNulls};
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()> {
     refuse_unusual(statement)?;
+    if statement.access_method() == Some("hash") {
+        draft.notice("the index is a btree, which finds what a hash index does");
+    }
     let extent = global::wanted(statement.options().iter())?.unwrap_or(Extent::Shard);
     let table_name = draft.name(statement.relation())?;
     let table = draft.table(&table_name)?.clone();
@@ -65,7 +68,18 @@ fn plain_column(part: &KeyPart) -> Option<String> {
 fn refuse_unusual(statement: &IndexStmt) -> Result<()> {
     match statement.access_method() {
         None | Some("btree" | "hash") => {}
-        Some(method) => return Err(SqlError::unsupported(format!("access method \"{method}\" is not supported"))),
+        Some(method) => {
+            let error = SqlError::unsupported(format!("access method \"{method}\" is not supported"));
+            return Err(error.with_hint("indexes are btrees; leave out USING"));
+        }
+    }
+    if statement.access_method() == Some("hash") {
+        let no = |what: &str| Err(SqlError::unsupported(format!("access method \"hash\" does not support {what}")));
+        match statement.unique {
+            true => return no("unique indexes"),
+            false if statement.index_params().iter().count() > 1 => return no("multicolumn indexes"),
+            false => {}
+        }
     }
     let refused = [
         (!statement.index_including_params().is_empty(), "INCLUDE"),

@@ -433,7 +433,7 @@ fn children_first(schema: &Schema) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isles_kernel::schema::{Column, ForeignKey, OnChange, Table};
+    use isles_kernel::schema::{Column, Deferral, ForeignKey, OnChange, Table};
     use isles_kernel::value::DataType;
 
     fn table(name: &str, parents: &[&str]) -> Table {
@@ -448,6 +448,7 @@ mod tests {
                 references: vec!["id".into()],
                 on_delete: OnChange::NoAction,
                 on_update: OnChange::NoAction,
+                deferral: Deferral::None,
             })
             .collect();
         table

@@ -505,6 +505,7 @@ mod tests {
         assert!(all.table().locks.is_empty());
     }
 
+    /// I-66: no cycle of waits.
     #[tokio::test]
     async fn a_wait_that_would_close_a_cycle_is_refused() {
         let (_locks, [a, b, c]) = holders();
@@ -532,6 +533,7 @@ mod tests {
         first.given().await;
     }
 
+    /// I-45.
     #[test]
     fn a_session_holds_so_many_and_no_more() {
         let (_locks, [a]) = holders();

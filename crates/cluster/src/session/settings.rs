@@ -661,7 +661,9 @@ fn check(known: &Known, value: &str) -> Result<String> {
         Kind::DateStyle => date_style(value).ok_or_else(bad),
         Kind::TimeZone => time_zone(value).ok_or_else(bad),
         Kind::Encoding => {
-            match value.to_ascii_uppercase().replace(['-', '_'], "").as_str() {
+            // As PostgreSQL, by its letters and digits alone: asyncpg says 'utf-8' with the quotes.
+            let name: String = value.chars().filter(char::is_ascii_alphanumeric).collect();
+            match name.to_ascii_uppercase().as_str() {
                 "UTF8" | "UNICODE" => Ok("UTF8".into()),
                 _ => Err(SqlError::unsupported(format!("client encoding \"{value}\" is not supported"))
                     .with_hint("use UTF8")),
@@ -821,6 +823,7 @@ mod tests {
             ("DateStyle", "German", "German, DMY"),
             ("DateStyle", "ymd", "ISO, YMD"),
             ("client_encoding", "utf-8", "UTF8"),
+            ("client_encoding", "'utf-8'", "UTF8"),
             ("row_security", "f", "off"),
             ("standard_conforming_strings", "true", "on"),
             ("TimeZone", "Europe/Berlin", "Europe/Berlin"),

@@ -3,6 +3,7 @@
 //! In reading order:
 //!   * [`catalog`]   the one linearizable store of shards, tables, groups, routing versions, indexes and plans
 //!   * [`roles`]     who may log in
+//!   * `advisory`    numbers that applications lock
 //!   * [`commit`]    transactions over several shards
 //!   * [`placements`] which bucket and region each key of each tenant has
 //!   * [`database`]  a catalog, its shards, and what every session shares
@@ -14,6 +15,7 @@
 //!   * `tenants`     tenants as objects: records, quotas, and what is known of them
 //!   * [`session`]   what a client runs statements with
 
+mod advisory;
 pub mod catalog;
 pub mod commit;
 pub mod database;

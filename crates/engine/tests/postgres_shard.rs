@@ -14,7 +14,7 @@ use isles_engine::shard::{
 use isles_kernel::change::{Change, Op};
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{
-    Column, ForeignKey, Key, Object, ObjectKind, OnChange, SchemaChange, Table, TableKind, Unit,
+    Column, Deferral, ForeignKey, Key, Object, ObjectKind, OnChange, SchemaChange, Table, TableKind, Unit,
 };
 use isles_kernel::value::{DataType, Numeric, Value};
 use isles_sim::pgserver::{self, PgOptions, PgServer};
@@ -93,6 +93,7 @@ fn notes() -> Table {
             references: vec!["id".into()],
             on_delete: OnChange::Cascade,
             on_update: OnChange::NoAction,
+            deferral: Deferral::None,
         }],
         checks: vec![],
         primary_key_name: None,
@@ -1242,6 +1243,7 @@ async fn the_log_ends_in_the_same_rows_when_triggers_change_rows_of_their_own_st
             references: vec!["i'd".into()],
             on_delete: OnChange::Cascade,
             on_update: OnChange::Cascade,
+            deferral: Deferral::None,
         }],
         checks: vec![],
         primary_key_name: None,

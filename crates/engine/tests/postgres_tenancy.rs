@@ -11,7 +11,7 @@ use isles_engine::shard::{
 };
 use isles_kernel::names::{PledgeId, RoutingVersion, SchemaVersion, Seq, ShardId, StreamId, TenantId};
 use isles_kernel::schema::{
-    Column, ForeignKey, Key, Object, ObjectKind, OnChange, SchemaChange, Table, TableKind, Unit,
+    Column, Deferral, ForeignKey, Key, Object, ObjectKind, OnChange, SchemaChange, Table, TableKind, Unit,
 };
 use isles_kernel::value::{DataType, Value};
 use isles_sim::pgserver::{self, PgOptions, PgServer};
@@ -53,6 +53,7 @@ fn tags() -> Table {
         references: vec!["id".into()],
         on_delete: OnChange::Cascade,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     };
     Table { foreign_keys: vec![note], ..table("tags", TableKind::Tenant, &[("id", INT8), ("note", INT8)]) }
 }
@@ -515,6 +516,7 @@ fn color_is_plain() -> ForeignKey {
         references: vec!["id".into()],
         on_delete: OnChange::NoAction,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     }
 }
 

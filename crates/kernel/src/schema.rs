@@ -302,6 +302,33 @@ impl OnChange {
     }
 }
 
+/// When a foreign key is checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Deferral {
+    /// After each statement.
+    #[default]
+    None,
+    /// The same, unless a transaction says otherwise.
+    Immediate,
+    /// When the transaction commits.
+    Deferred,
+}
+
+impl Deferral {
+    fn is_none(&self) -> bool {
+        *self == Deferral::None
+    }
+
+    /// As PostgreSQL writes it behind a constraint.
+    pub fn sql(self) -> &'static str {
+        match self {
+            Deferral::None => "",
+            Deferral::Immediate => " DEFERRABLE",
+            Deferral::Deferred => " DEFERRABLE INITIALLY DEFERRED",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForeignKey {
     pub name: String,
@@ -310,6 +337,8 @@ pub struct ForeignKey {
     pub references: Vec<String>,
     pub on_delete: OnChange,
     pub on_update: OnChange,
+    #[serde(default, skip_serializing_if = "Deferral::is_none")]
+    pub deferral: Deferral,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -996,6 +1025,7 @@ mod tests {
             references: vec!["id".into()],
             on_delete: OnChange::Cascade,
             on_update: OnChange::NoAction,
+            deferral: Deferral::None,
         }];
         let message = error(&[SchemaChange::CreateTable(users()), SchemaChange::CreateTable(posts)]);
         assert_eq!(message, "foreign key \"author\" leaves its shard");

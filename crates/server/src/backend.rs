@@ -3,7 +3,7 @@
 use crate::config::Config;
 use async_trait::async_trait;
 use isles_cluster::catalog::Catalog;
-use isles_cluster::database::{self, Database, ShardPlace, ShardWork, TenantWorks};
+use isles_cluster::database::{self, Database, ServerFacts, ShardPlace, ShardWork, TenantWorks};
 use isles_cluster::session::{Login, Session};
 use isles_engine::env::TokioEnv;
 use isles_kernel::error::SqlError;
@@ -48,6 +48,7 @@ impl Backend {
         place.only_if_new = !config.shards.said;
         place.strategy = config.strategy;
         place.environment = config.environment;
+        place.server = ServerFacts { max_connections: config.limits.connections, tls: config.tls.is_some() };
         place.region = config.region.clone();
         place.regions = config.regions.clone();
         place.verify_indexes_every = config.verify_indexes_every.unwrap_or(place.verify_indexes_every);

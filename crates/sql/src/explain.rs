@@ -54,8 +54,8 @@ pub trait Detail {
 pub struct Entry {
     pub name: String,
     pub value: String,
-    /// Rows and milliseconds, of what was executed.
-    pub took: Option<(u64, f64)>,
+    /// Rows of what was executed, and milliseconds if they are told.
+    pub took: Option<(u64, Option<f64>)>,
     pub below: Vec<Entry>,
 }
 
@@ -66,7 +66,16 @@ impl Entry {
 
     /// What was executed, with its rows and its time.
     pub fn executed(name: impl Into<String>, rows: u64, ms: f64) -> Entry {
-        Entry { took: Some((rows, ms)), ..Entry::new(name, format!("{rows} rows, {ms:.3} ms")) }
+        Entry { took: Some((rows, Some(ms))), ..Entry::new(name, format!("{rows} rows, {ms:.3} ms")) }
+    }
+
+    /// The same without how long it took.
+    pub fn timeless(self) -> Entry {
+        let below = self.below.into_iter().map(Entry::timeless).collect();
+        match self.took {
+            Some((rows, _)) => Entry { took: Some((rows, None)), value: format!("{rows} rows"), below, ..self },
+            None => Entry { below, ..self },
+        }
     }
 
     fn with(mut self, below: Vec<Entry>) -> Entry {
@@ -113,7 +122,8 @@ fn write_json(entries: &[Entry], out: &mut String) {
         match entry.took {
             Some((rows, ms)) => {
                 // Writing to a string does not fail.
-                let _ = write!(out, ", \"rows\": {rows}, \"ms\": {ms:.3}");
+                let _ = write!(out, ", \"rows\": {rows}");
+                let _ = ms.map(|ms| write!(out, ", \"ms\": {ms:.3}"));
             }
             None if !entry.value.is_empty() => {
                 out.push_str(", \"value\": ");

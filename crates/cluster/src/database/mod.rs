@@ -52,6 +52,7 @@ pub use leave::{Owned, ShardInfo};
 pub use routing::RoutingRecord;
 pub use shards::ShardPlace;
 
+use crate::advisory::AdvisoryLocks;
 use crate::catalog::{self, Catalog, OpenError, SqliteCatalog};
 use crate::commit::decision;
 pub use crate::commit::decision::catalog_error;
@@ -136,6 +137,8 @@ pub struct Config {
     pub index_limits: indexes::Limits,
     /// What an invalid placement does.
     pub environment: Environment,
+    /// What is around the database.
+    pub server: ServerFacts,
     /// A bug to have, for tests that show that the harness finds it.
     pub planted: Option<Planted>,
     pub planted_move: Option<moves::Planted>,
@@ -159,6 +162,7 @@ impl Config {
             verify_indexes_every: VERIFY_INDEXES_EVERY,
             index_limits: indexes::Limits::default(),
             environment: Environment::default(),
+            server: ServerFacts::default(),
             planted: None,
             planted_move: None,
             planted_index: None,
@@ -177,6 +181,15 @@ impl Config {
     }
 }
 
+/// What `SHOW` tells of the server around the database.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServerFacts {
+    /// Sessions at once; 0 where nobody counts them.
+    pub max_connections: usize,
+    /// Whether clients can encrypt what they send.
+    pub tls: bool,
+}
+
 /// An open database. Sessions hold it.
 pub struct Database {
     pub(crate) name: String,
@@ -185,6 +198,7 @@ pub struct Database {
     pub(crate) routing: Routing,
     strangers: Strangers,
     pub(crate) strategy: Strategy,
+    pub(crate) server: ServerFacts,
     /// Of the catalog.
     region: Option<RegionName>,
     pub(crate) bindings: Bindings,
@@ -192,6 +206,7 @@ pub struct Database {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) latches: Arc<Latches>,
     pub(crate) writers: Arc<Writers>,
+    pub(crate) advisory: Arc<AdvisoryLocks>,
     pub(crate) plans: Plans,
     /// What is known of texts with values in them.
     pub(crate) texts: Texts,
@@ -290,6 +305,7 @@ impl Database {
             shards,
             bindings: Bindings::opened(about.strategy, &routing.current(), &members),
             strategy: about.strategy,
+            server: config.server,
             region: config.region,
             routing,
             strangers: Strangers::default(),
@@ -297,6 +313,7 @@ impl Database {
             coordinator: Arc::new(coordinator),
             latches,
             writers: Arc::default(),
+            advisory: Arc::default(),
             plans: Plans::default(),
             texts: Texts::default(),
             procedures: ArcSwap::default(),

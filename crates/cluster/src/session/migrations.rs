@@ -94,7 +94,7 @@ impl Session {
                 let rows = known.rows.max(migration.rows_copied());
                 let total = migration.total.max(rows);
                 let message = format!("table \"{}\": {phase}, {rows} of {total} rows copied", plain_name(table));
-                self.progress.tell(SqlError::new("00000", message).with_detail(format!("{rows}/{total}")));
+                self.tell_progress(SqlError::new("00000", message).with_detail(format!("{rows}/{total}")));
             }
             if let Err(error) = bounds.wait(&*database.env, database.env.sleep(POLL)).await {
                 let hint = format!("SHOW MIGRATIONS shows how far it is, CANCEL MIGRATION {table} ends it");

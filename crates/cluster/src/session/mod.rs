@@ -23,7 +23,8 @@
 //!   * [`placements`] isles.placement_…
 //!   * [`progress`]  what a long statement says while it runs
 //!   * [`roles`]     CREATE ROLE, ALTER ROLE, DROP ROLE
-//!   * [`configure`] set_config
+//!   * [`functions`] functions of the session itself: set_config, and
+//!   * [`locks`]     pg_advisory_lock and its kin
 //!   * [`call`]      procedures
 //!   * [`together`]  statements that stand or fall together
 //!   * [`copy`]      COPY
@@ -34,11 +35,12 @@
 //!   * I-22  a session reads its own writes: a commit is answered after its shards show it
 
 mod call;
-mod configure;
 mod copy;
 mod cursor;
+mod functions;
 mod indexes;
 pub(crate) mod known;
+mod locks;
 mod migrations;
 mod moves;
 mod placements;
@@ -62,6 +64,7 @@ pub use progress::Progress;
 pub use settings::REGION;
 pub use together::{Given, MAX_TOGETHER};
 
+use crate::advisory::Holder;
 use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::{Bounds, MAX_TIME};
 use crate::execute::inputs::dialect;
@@ -242,6 +245,8 @@ pub struct Session {
     /// Shared with the statement that runs, which may look at them.
     statements: Arc<Mutex<Statements>>,
     cursors: BTreeMap<String, Cursor>,
+    /// Its advisory locks.
+    locks: Arc<Holder>,
     notices: Vec<(&'static str, SqlError)>,
     memory: Arc<Mutex<SequenceMemory>>,
     /// While EXPLAIN ANALYZE runs a statement.
@@ -287,6 +292,7 @@ impl Database {
             cancel: CancelToken::default(),
             statements: Arc::default(),
             cursors: BTreeMap::new(),
+            locks: Arc::new(self.advisory.holder()),
             notices: Vec::new(),
             memory: Arc::default(),
             trace: None,
@@ -297,7 +303,7 @@ impl Database {
             counted: 0,
             progress: Arc::default(),
         };
-        session.settings.describe_database(self.strategy());
+        session.settings.describe_database(self.strategy(), self.server);
         session.settings.describe_role(login.role.admin, login.role.is_locked());
         for (name, value) in login.role.settings.iter().filter(|(name, _)| *name != TENANT_LOCKED) {
             session.settings.set(name, value, false)?;
@@ -443,9 +449,9 @@ impl Session {
             Compiled::Empty | Compiled::Nothing => Ok(Answer::Empty),
             // Boxed: utilities run statements inside of statements.
             Compiled::Utility(utility) => Box::pin(self.utility(utility, prepared, params)).await,
-            Compiled::Configure(targets) => {
+            Compiled::Functions(targets) => {
                 let fields = prepared.fields.clone().unwrap_or_default();
-                Box::pin(self.configure(targets, fields, &params)).await
+                Box::pin(self.call_functions(targets, fields, &params)).await
             }
             Compiled::Call(call) => {
                 let fields = prepared.fields.clone().unwrap_or_default();
@@ -688,9 +694,11 @@ impl Session {
             let (rows, affected) = ran?;
             let ms = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
             let rows = if kind == RowsKind::Select { rows.len() as u64 } else { affected };
-            total = Some(Entry::executed("Total", rows, ms));
+            total = explain.summary.then(|| Entry::executed("Total", rows, ms));
         }
-        let entries: Vec<Entry> = isles_sql::explain::entries(&plan, &detail)?.into_iter().chain(total).collect();
+        let entries = isles_sql::explain::entries(&plan, &detail)?.into_iter().chain(total);
+        let told = |entry: Entry| if explain.timing { entry } else { entry.timeless() };
+        let entries: Vec<Entry> = entries.map(told).collect();
         let lines = match explain.format {
             ExplainFormat::Text => isles_sql::explain::entries_text(&entries),
             ExplainFormat::Json => vec![isles_sql::explain::entries_json(&entries)],
@@ -759,7 +767,23 @@ impl Session {
         let said = std::iter::from_fn(|| self.progress.take()).map(|notice| ("NOTICE", notice));
         let mut notices: Vec<_> = said.collect();
         notices.append(&mut self.notices);
+        if !notices.is_empty() {
+            let meaning = self.settings.meaning();
+            notices.retain(|(severity, _)| meaning.tells(severity));
+        }
         notices
+    }
+
+    /// Tells the client how far a long statement is, if it wants to know.
+    fn tell_progress(&self, notice: SqlError) {
+        if self.settings.meaning().tells("NOTICE") {
+            self.progress.tell(notice);
+        }
+    }
+
+    /// How long the protocol waits for the client's next statement while no transaction is open.
+    pub fn idle_session_limit(&self) -> Option<Duration> {
+        self.settings.meaning().idle_session_timeout
     }
 
     fn warn(&mut self, sqlstate: &'static str, message: &str) {
@@ -794,7 +818,7 @@ impl Session {
         self.settings.meaning().whose
     }
 
-    /// Ends the session: an open transaction is rolled back.
+    /// Ends the session: an open transaction is rolled back, and what the session has locked is unlocked.
     pub async fn close(mut self) {
         self.roll_back().await;
     }

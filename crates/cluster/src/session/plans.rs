@@ -38,8 +38,8 @@ pub(crate) enum Compiled {
         kind: RowsKind,
     },
     Explain(Box<Explain>),
-    /// The targets of a SELECT that calls `set_config`.
-    Configure(Vec<Expr>),
+    /// The targets of a SELECT that calls functions of the session (`set_config`, `pg_advisory_lock`).
+    Functions(Vec<Expr>),
     /// A call of a procedure.
     Call(Box<Call>),
     Utility(Box<Utility>),
@@ -274,8 +274,8 @@ pub(super) fn compile(
     let tenant_use = of_rows.map_or(TenantUse::None, super::rights::tenant_use);
     let system_use = of_rows.and_then(super::rights::system_use);
     let (compiled, fields) = match bound.statement {
-        BoundStatement::Rows(statement) if let Some(targets) = super::configure::targets(&statement)? => {
-            (Compiled::Configure(targets), fields_of(&statement))
+        BoundStatement::Rows(statement) if let Some(targets) = super::functions::targets(&statement)? => {
+            (Compiled::Functions(targets), fields_of(&statement))
         }
         BoundStatement::Rows(statement) => {
             let kind = RowsKind::of(&statement);

@@ -74,6 +74,7 @@ fn only_reads(utility: &Utility) -> bool {
         Utility::Show { .. } | Utility::ShowAll | Utility::ShowIsles(_) => true,
         Utility::Prepare { .. } | Utility::Execute { .. } | Utility::Deallocate { .. } => true,
         Utility::DeclareCursor(_) | Utility::Fetch(_) | Utility::Move(_) | Utility::CloseCursor { .. } => true,
+        Utility::Unlisten => true,
         Utility::Copy(copy) => matches!(copy.direction, CopyDirection::Out),
         _ => false,
     }
@@ -173,7 +174,7 @@ impl Session {
             Compiled::Utility(utility) if !only_reads(utility) => "a statement that is not a query",
             Compiled::Call(call) if call.verb == CallVerb::Show => return Ok(()),
             Compiled::Call(_) => "a procedure",
-            Compiled::Utility(_) | Compiled::Configure(_) | Compiled::Empty | Compiled::Nothing => return Ok(()),
+            Compiled::Utility(_) | Compiled::Functions(_) | Compiled::Empty | Compiled::Nothing => return Ok(()),
         };
         let error = SqlError::new("25006", format!("cannot execute {what} while the rows of all tenants are read"));
         Err(error.with_hint("RESET isles.tenant_scope"))
@@ -194,7 +195,7 @@ impl Session {
             Utility::ShowIsles(ShowIsles::Shards | ShowIsles::Routes) => {
                 Err(SqlError::new("42501", "permission denied to see shards and routes"))
             }
-            Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => {
+            Utility::Vacuum { .. } | Utility::Analyze { .. } | Utility::Checkpoint => {
                 Err(SqlError::new("42501", "permission denied to maintain the database"))
             }
             _ => Ok(()),

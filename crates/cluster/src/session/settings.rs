@@ -12,7 +12,7 @@
 //! change results and does not is refused: a client that asks for `standard_conforming_strings = off` must not get
 //! strings that mean something else. A name with a dot is the application's own.
 
-use crate::database::Strategy;
+use crate::database::{ServerFacts, Strategy};
 use isles_engine::shard::Isolation;
 use isles_kernel::error::SqlError;
 use isles_kernel::names::TenantId;
@@ -47,6 +47,9 @@ const SCOPE_ALL: &str = "all";
 const STRATEGY: &str = "isles.strategy";
 /// Where the client is: new records of stores with random keys are stored there.
 pub const REGION: &str = "isles.region";
+/// What the server around the database is.
+const MAX_CONNECTIONS: &str = "max_connections";
+const SSL: &str = "ssl";
 /// The kind of tables that are made without one.
 pub(crate) const DEFAULT_KIND: &str = "isles.default_kind";
 
@@ -144,7 +147,7 @@ const KNOWN: &[Known] = &[
     known("lc_time", Kind::Only(&["C"]), "C"),
     known("lock_timeout", Kind::Time, "0"),
     known("maintenance_work_mem", Kind::Memory, "65536"),
-    known("max_connections", Kind::Fixed, "1000"),
+    known(MAX_CONNECTIONS, Kind::Fixed, ""),
     known("max_identifier_length", Kind::Fixed, "63"),
     known("max_index_keys", Kind::Fixed, "32"),
     known("max_parallel_workers_per_gather", Kind::Int(0, 1024), "2"),
@@ -156,14 +159,14 @@ const KNOWN: &[Known] = &[
     known("role", Kind::Text, "none"),
     known("row_security", Kind::Bool, "on"),
     known("search_path", Kind::Names, "\"$user\", public"),
-    known("seed", Kind::Float(-1.0, 1.0), "0"),
+    known("seed", Kind::Only(&["0"]), "0"),
     known("seq_page_cost", Kind::Float(0.0, f64::MAX), "1"),
     known("server_encoding", Kind::Fixed, "UTF8"),
     known("server_version", Kind::Fixed, SERVER_VERSION),
     known("server_version_num", Kind::Fixed, SERVER_VERSION_NUM),
     known("session_authorization", Kind::Text, ""),
     known("session_replication_role", Kind::Only(&["origin"]), "origin"),
-    known("ssl", Kind::Fixed, "off"),
+    known(SSL, Kind::Fixed, "off"),
     known("standard_conforming_strings", Kind::Only(&["on"]), "on"),
     known("statement_timeout", Kind::Time, "0"),
     known("synchronize_seqscans", Kind::Bool, "on"),
@@ -252,6 +255,10 @@ pub(crate) struct Meaning {
     pub(crate) statement_timeout: Option<Duration>,
     pub(crate) lock_timeout: Option<Duration>,
     pub(crate) idle_timeout: Option<Duration>,
+    /// How long a session without a transaction waits for its client.
+    pub(crate) idle_session_timeout: Option<Duration>,
+    /// The least of notices that the client is told, as a place in [`LEVELS`].
+    least_notice: usize,
     /// The modes that a transaction has by itself.
     pub(crate) isolation: Isolation,
     pub(crate) read_only: bool,
@@ -280,16 +287,27 @@ impl Meaning {
             statement_timeout: time("statement_timeout"),
             lock_timeout: time("lock_timeout"),
             idle_timeout: time("idle_in_transaction_session_timeout"),
+            idle_session_timeout: time("idle_session_timeout"),
+            least_notice: level_of(raw("client_min_messages")),
             isolation: isolation_of(raw("default_transaction_isolation")).unwrap_or_default(),
             read_only: raw("default_transaction_read_only") == "on",
             values: values(raw),
         }
     }
 
+    /// Whether the client wants to be told of notices of this severity.
+    pub(crate) fn tells(&self, severity: &str) -> bool {
+        level_of(&severity.to_ascii_lowercase()) >= self.least_notice
+    }
+
     /// How values are read and written by a transaction that began at `now`.
     pub(crate) fn values(&self, now: i64) -> Result<text::Settings> {
         self.values.clone().map(|values| text::Settings { now, ..values })
     }
+}
+
+fn level_of(word: &str) -> usize {
+    LEVELS.iter().position(|level| *level == word).unwrap_or_default()
 }
 
 fn hash(what: impl Hash) -> u64 {
@@ -414,8 +432,10 @@ impl Settings {
     }
 
     /// What the session is told of its database.
-    pub(crate) fn describe_database(&mut self, strategy: Strategy) {
+    pub(crate) fn describe_database(&mut self, strategy: Strategy, server: ServerFacts) {
         self.put(STRATEGY, Some(strategy.name().into()), false);
+        self.put(MAX_CONNECTIONS, Some(server.max_connections.to_string()), false);
+        self.put(SSL, Some(on_off(server.tls).into()), false);
     }
 
     /// Takes what the client said when it connected as what a reset goes back to.
@@ -644,7 +664,9 @@ fn check(known: &Known, value: &str) -> Result<String> {
         Kind::DateStyle => date_style(value).ok_or_else(bad),
         Kind::TimeZone => time_zone(value).ok_or_else(bad),
         Kind::Encoding => {
-            match value.to_ascii_uppercase().replace(['-', '_'], "").as_str() {
+            // As PostgreSQL, by its letters and digits alone: asyncpg says 'utf-8' with the quotes.
+            let name: String = value.chars().filter(char::is_ascii_alphanumeric).collect();
+            match name.to_ascii_uppercase().as_str() {
                 "UTF8" | "UNICODE" => Ok("UTF8".into()),
                 _ => Err(SqlError::unsupported(format!("client encoding \"{value}\" is not supported"))
                     .with_hint("use UTF8")),
@@ -804,6 +826,7 @@ mod tests {
             ("DateStyle", "German", "German, DMY"),
             ("DateStyle", "ymd", "ISO, YMD"),
             ("client_encoding", "utf-8", "UTF8"),
+            ("client_encoding", "'utf-8'", "UTF8"),
             ("row_security", "f", "off"),
             ("standard_conforming_strings", "true", "on"),
             ("TimeZone", "Europe/Berlin", "Europe/Berlin"),

@@ -167,7 +167,7 @@ impl Session {
     pub(super) fn count(&mut self, prepared: &Prepared, answer: &Result<Answer>, began: Duration) {
         let rows = std::mem::take(&mut self.counted);
         let counts = match &prepared.compiled {
-            Compiled::Rows { .. } | Compiled::Explain(_) | Compiled::Configure(_) | Compiled::Call(_) => true,
+            Compiled::Rows { .. } | Compiled::Explain(_) | Compiled::Functions(_) | Compiled::Call(_) => true,
             Compiled::Utility(utility) => matches!(
                 **utility,
                 Utility::Copy(_) | Utility::Execute { .. } | Utility::DeclareCursor(_) | Utility::Truncate { .. }
@@ -317,7 +317,7 @@ impl Session {
                     break;
                 }
                 gone += removed;
-                self.progress.tell(progress(name, gone, gone));
+                self.tell_progress(progress(name, gone, gone));
             }
         }
         Ok(())
@@ -353,7 +353,7 @@ impl Session {
                     gone += deleted;
                     if self.database.env.elapsed() >= told + PROGRESS_INTERVAL {
                         told = self.database.env.elapsed();
-                        self.progress.tell(progress(name, gone, total));
+                        self.tell_progress(progress(name, gone, total));
                     }
                     if deleted < PAGE_ROWS as u64 {
                         break;
@@ -365,7 +365,7 @@ impl Session {
                 break;
             }
         }
-        self.progress.tell(progress(name, gone, total));
+        self.tell_progress(progress(name, gone, total));
         Ok(gone)
     }
 }
@@ -433,7 +433,7 @@ fn children_first(schema: &Schema) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isles_kernel::schema::{Column, ForeignKey, OnChange, Table};
+    use isles_kernel::schema::{Column, Deferral, ForeignKey, OnChange, Table};
     use isles_kernel::value::DataType;
 
     fn table(name: &str, parents: &[&str]) -> Table {
@@ -448,6 +448,7 @@ mod tests {
                 references: vec!["id".into()],
                 on_delete: OnChange::NoAction,
                 on_update: OnChange::NoAction,
+                deferral: Deferral::None,
             })
             .collect();
         table

@@ -13,6 +13,7 @@
 use super::plans::Compiled;
 use super::settings::Mark;
 use super::{Result, Session, known};
+use crate::advisory::Holder;
 use crate::database::SchemaGuard;
 use crate::execute::inputs::acts_for;
 use crate::execute::transaction::{MAX_SAVEPOINTS, Modes, Txn};
@@ -52,12 +53,16 @@ struct Savepoint {
     /// Its name on the shards, once any was entered.
     on_shards: Option<String>,
     settings: Mark,
+    /// Advisory locks that the transaction had.
+    locks: usize,
 }
 
 /// The open transaction's parts on the shards.
 #[derive(Default)]
 pub(super) struct Slot {
     txn: Option<Txn>,
+    /// What the transaction has locked besides, if anything.
+    locks: Option<Arc<Holder>>,
     /// When the last statement ended, on the env's clock.
     used: Duration,
     limit: Option<Duration>,
@@ -81,6 +86,35 @@ impl Slot {
 
     pub(super) fn touch(&mut self, now: Duration) {
         self.used = now;
+    }
+
+    /// The transaction has locked something, perhaps before it came to any shard.
+    pub(super) fn note_locks(&mut self, locks: &Arc<Holder>, limit: Option<Duration>, now: Duration) {
+        if self.txn.is_none() {
+            self.limit = limit;
+        }
+        self.locks.get_or_insert_with(|| locks.clone());
+        self.touch(now);
+    }
+
+    fn is_open(&self) -> bool {
+        self.txn.is_some() || self.locks.is_some()
+    }
+
+    /// What the transaction has on the shards. Its locks are free when that has ended.
+    fn take(&mut self) -> (Option<Txn>, TransactionLocks) {
+        (self.txn.take(), TransactionLocks(self.locks.take()))
+    }
+}
+
+/// What a transaction has locked; unlocked when this is dropped.
+struct TransactionLocks(Option<Arc<Holder>>);
+
+impl Drop for TransactionLocks {
+    fn drop(&mut self) {
+        if let Some(locks) = &self.0 {
+            locks.rewind(0);
+        }
     }
 }
 
@@ -129,7 +163,7 @@ impl Session {
         if !self.open.as_ref().is_some_and(|open| open.failed && open.savepoints.is_empty()) {
             return;
         }
-        let txn = self.slot.lock().await.txn.take();
+        let (txn, _locks) = self.slot.lock().await.take();
         if let Some(txn) = txn {
             txn.rollback().await;
         }
@@ -238,20 +272,20 @@ impl Session {
         let task = async move {
             loop {
                 let Some(slot) = slot.upgrade() else { return };
-                let (txn, pause) = {
+                let (ended, pause) = {
                     let mut slot = slot.lock().await;
                     let now = env.elapsed();
-                    match (slot.txn.is_some(), slot.limit) {
+                    match (slot.is_open(), slot.limit) {
                         (true, Some(limit)) if now >= slot.used + limit => {
                             slot.timed_out = true;
-                            (slot.txn.take(), limit)
+                            (Some(slot.take()), limit)
                         }
                         (true, Some(limit)) => (None, slot.used + limit - now),
                         (_, limit) => (None, limit.unwrap_or(WATCH_INTERVAL)),
                     }
                 };
                 drop(slot);
-                if let Some(txn) = txn {
+                if let Some((Some(txn), _locks)) = ended {
                     txn.rollback().await;
                 }
                 env.sleep(pause.min(WATCH_INTERVAL)).await;
@@ -263,9 +297,9 @@ impl Session {
     /// Ends the open transaction and keeps what it did.
     pub(super) async fn commit(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let (txn, timed_out) = {
+        let ((txn, _locks), timed_out) = {
             let mut slot = self.slot.lock().await;
-            (slot.txn.take(), std::mem::take(&mut slot.timed_out))
+            (slot.take(), std::mem::take(&mut slot.timed_out))
         };
         self.cursors.retain(|_, cursor| cursor.hold);
         self.cursors.values_mut().for_each(|cursor| (cursor.fresh, cursor.depth) = (false, 0));
@@ -286,10 +320,10 @@ impl Session {
     /// Ends the open transaction and takes back what it did.
     pub(super) async fn roll_back(&mut self) {
         self.open = None;
-        let txn = {
+        let (txn, _locks) = {
             let mut slot = self.slot.lock().await;
             slot.timed_out = false;
-            slot.txn.take()
+            slot.take()
         };
         if let Some(txn) = txn {
             txn.rollback().await;
@@ -358,7 +392,12 @@ impl Session {
         if open.savepoints.len() >= MAX_SAVEPOINTS {
             return Err(SqlError::new("54000", format!("a transaction has at most {MAX_SAVEPOINTS} savepoints")));
         }
-        open.savepoints.push(Savepoint { name: name.into(), on_shards, settings: self.settings.mark() });
+        open.savepoints.push(Savepoint {
+            name: name.into(),
+            on_shards,
+            settings: self.settings.mark(),
+            locks: self.locks.mark(),
+        });
         Ok(())
     }
 
@@ -390,6 +429,7 @@ impl Session {
         open.savepoints.truncate(at + 1);
         open.failed = false;
         let mark = open.savepoints[at].settings.clone();
+        self.locks.rewind(open.savepoints[at].locks);
         self.settings.rewind(&mark);
         self.cursors.retain(|_, cursor| !cursor.fresh || cursor.depth <= at);
         Ok(())

@@ -6,6 +6,7 @@ use super::rights::Rank;
 use super::settings::{NULL_TENANT, TENANT, TENANT_SCOPE};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
+use crate::advisory::MAX_LOCKS;
 use crate::database::schema::Change;
 use crate::database::{Owned, SchemaGuard};
 use crate::execute::bounds::{self, Bounds};
@@ -149,7 +150,14 @@ impl Session {
                 self.notices.extend(notices.iter().map(|notice| ("NOTICE", notice.clone())));
                 self.truncate(tables, restart).await.and_then(|()| done(tag))
             }
-            Utility::Vacuum | Utility::Analyze | Utility::Checkpoint => done(tag),
+            Utility::Vacuum { .. } if self.open.is_some() => {
+                Err(SqlError::new("25001", "VACUUM cannot run inside a transaction block"))
+            }
+            Utility::Vacuum { warnings } | Utility::Analyze { warnings } => {
+                self.notices.extend(warnings.iter().map(|warning| ("WARNING", warning.clone())));
+                done(tag)
+            }
+            Utility::Checkpoint | Utility::Unlisten => done(tag),
             Utility::Ddl(change) => self.ddl(change, prepared).await,
             Utility::Role(role) => self.role(role).await.and_then(|()| done(tag)),
             Utility::Tenant(tenant) => self.tenant(tenant, utility).await,
@@ -331,6 +339,7 @@ impl Session {
                 self.leave_other_seat();
                 self.named().forget_all();
                 self.cursors.clear();
+                self.locks.unlock_all();
                 self.forget_sequences();
             }
             Discard::Sequences => self.forget_sequences(),
@@ -645,7 +654,7 @@ fn show_tables(schema: &Schema) -> Vec<Vec<Value>> {
 }
 
 fn show_limits(of_indexes: &indexes::Limits) -> Vec<Vec<Value>> {
-    let limits: [(&str, u64); 12] = [
+    let limits: [(&str, u64); 13] = [
         ("rows gathered by a statement", bounds::MAX_ROWS as u64),
         ("bytes gathered by a statement", bounds::MAX_BYTES as u64),
         ("seconds of a statement without a timeout of its own", bounds::MAX_TIME.as_secs()),
@@ -658,6 +667,7 @@ fn show_limits(of_indexes: &indexes::Limits) -> Vec<Vec<Value>> {
         ("additions of a global index that are noted and not applied", of_indexes.additions as u64),
         ("entries that a look at a global index reads on a shard", of_indexes.entries as u64),
         ("changes that entries of global indexes are behind before writes wait", of_indexes.lag),
+        ("advisory locks of a session", MAX_LOCKS as u64),
     ];
     limits.iter().map(|(name, limit)| vec![Value::text(*name), Value::Text(limit.to_string())]).collect()
 }

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
+mod deferral;
 mod every;
 mod explain;
 mod harness;
+mod locks;
 mod postgres;
 mod procedures;
 mod schema;
@@ -39,6 +41,16 @@ macro_rules! on_both_engines {
 }
 
 on_both_engines! {
+    deferral::a_deferred_foreign_key_is_checked_at_the_commit,
+    deferral::a_foreign_key_says_whether_it_is_deferred,
+    deferral::what_an_index_says_and_does_not_need_is_left_out_aloud,
+    deferral::nothing_that_is_said_is_without_effect,
+    locks::a_number_is_locked_by_one_session_at_a_time,
+    locks::a_transaction_unlocks_when_it_ends,
+    locks::who_waits_is_served_or_told_in_time,
+    locks::who_migrates_is_not_kept_waiting_by_who_waits,
+    locks::a_role_that_is_locked_to_a_tenant_holds_up_nobody_else,
+    locks::a_transaction_that_is_idle_too_long_unlocks,
     tenants::tenants_are_those_created_and_those_with_rows,
     tenants::quotas_are_set_and_reset,
     tenants::a_tenant_is_dropped_with_its_rows_and_no_others,

@@ -14,8 +14,8 @@ use super::value::type_of;
 use crate::error::{Result, ShardError};
 use isles_kernel::form;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Check, Column, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, OnChange, Schema,
-    SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, plain_name, relation_parts,
+    BUCKET_COLUMN, Check, Column, Deferral, Expression, ForeignKey, HIDDEN_KEY_COLUMN, Key, KeyOver, KeyPart, OnChange,
+    Schema, SchemaChange, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, plain_name, relation_parts,
 };
 use isles_kernel::value::{DataType, Value};
 
@@ -404,13 +404,14 @@ fn foreign_key_text(table: &Table, foreign: &ForeignKey, schema: &Schema) -> Str
         false => (foreign.columns.clone(), foreign.references.clone()),
     };
     format!(
-        "CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {} DEFERRABLE INITIALLY IMMEDIATE",
+        "CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {} DEFERRABLE INITIALLY {}",
         quote(&foreign.name),
         columns(&from),
         table_name(&foreign.table),
         columns(&to),
         foreign.on_delete.sql(),
         foreign.on_update.sql(),
+        if foreign.deferral == Deferral::Deferred { "DEFERRED" } else { "IMMEDIATE" },
     )
 }
 

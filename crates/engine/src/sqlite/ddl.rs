@@ -180,12 +180,13 @@ fn foreign_definition(schema: &Schema, table: &Table, foreign: &ForeignKey) -> R
     let columns: Vec<String> = lead().chain(foreign.columns.iter().cloned()).collect();
     let references: Vec<String> = lead().chain(foreign.references.iter().cloned()).collect();
     Ok(format!(
-        "CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {}",
+        "CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {}{}",
         quoted(&foreign.name),
         quoted_list(&columns),
         quoted(&foreign.table),
         quoted_list(&references),
         foreign.on_delete.sql(),
         foreign.on_update.sql(),
+        foreign.deferral.sql(),
     ))
 }

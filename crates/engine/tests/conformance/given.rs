@@ -12,7 +12,7 @@ use isles_engine::shard::{
 };
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion, Seq, StreamId, TenantId};
-use isles_kernel::schema::{Column, ForeignKey, OnChange, SchemaChange, Table, TableKind, Unit};
+use isles_kernel::schema::{Column, Deferral, ForeignKey, OnChange, SchemaChange, Table, TableKind, Unit};
 use isles_kernel::value::{DataType, Numeric, Value};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -140,6 +140,7 @@ pub(crate) fn family(on_delete: OnChange) -> Vec<Table> {
         references: vec!["id".into()],
         on_delete,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     }];
     vec![parents, children]
 }

@@ -10,7 +10,7 @@ use isles_engine::shard::{SchemaStep, Statement};
 use isles_kernel::change::Op;
 use isles_kernel::names::{BucketId, GroupName, RoutingVersion, SchemaVersion};
 use isles_kernel::schema::{
-    Column, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, Table, TableKind,
+    Column, Deferral, ForeignKey, Key, Object, ObjectKind, OnChange, Schema, SchemaChange, Table, TableKind,
 };
 use isles_kernel::value::{DataType, Value};
 use std::sync::Arc;
@@ -215,6 +215,7 @@ pub(crate) async fn a_tenants_row_may_refer_to_a_reference_table(world: World) {
         references: vec!["name".into()],
         on_delete: OnChange::Restrict,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     }];
     let db = world.shard_with(vec![titles, notes]).await;
     db.must("INSERT INTO titles (name) VALUES ('known')", vec![]).await;

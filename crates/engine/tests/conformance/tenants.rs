@@ -7,7 +7,7 @@ use futures::future::join_all;
 use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::Access;
 use isles_engine::shard::{ActsFor, Begin, Engine, Request, Row, Statement};
-use isles_kernel::schema::{ForeignKey, OnChange, SchemaChange, TableKind};
+use isles_kernel::schema::{Deferral, ForeignKey, OnChange, SchemaChange, TableKind};
 
 /// What a statement reads a tenant table by.
 pub(crate) fn readable(engine: Engine, table: &str) -> String {
@@ -177,6 +177,7 @@ pub(crate) async fn foreign_keys_work_within_the_tenant(world: World) {
         references: vec!["id".into()],
         on_delete: OnChange::Cascade,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     }];
     let db = world.shard_with(vec![notes(), replies]).await;
     let reply = |name: Option<&str>, id: i64, note: i64| match db.engine() {

@@ -6,7 +6,7 @@ use crate::seen::check_log;
 use isles_engine::shard::{ImportMode, StoredRow};
 use isles_engine::usage::{MAX_USAGE_TENANTS, TenantRange};
 use isles_kernel::names::TenantId;
-use isles_kernel::schema::{ForeignKey, OnChange, Table, TableKind, Unit};
+use isles_kernel::schema::{Deferral, ForeignKey, OnChange, Table, TableKind, Unit};
 
 fn note(name: Option<&str>, id: i64, body: &str) -> StoredRow {
     StoredRow { unit: Unit::Tenant(name.and_then(tenant)), values: values![id, body] }
@@ -171,6 +171,7 @@ pub(crate) async fn a_purge_of_parents_is_refused_while_children_are_there(world
         references: vec!["id".into()],
         on_delete: OnChange::NoAction,
         on_update: OnChange::NoAction,
+        deferral: Deferral::None,
     }];
     let db = world.shard_with(vec![notes(), tasks]).await;
     db.put_note(Some("acme"), 1, "a").await;

@@ -14,7 +14,7 @@ use isles_engine::shard::{StreamState, Transaction};
 use isles_engine::sqlite::{SqliteOptions, SqliteShard};
 use isles_kernel::change::Change;
 use isles_kernel::names::{BucketId, RoutingVersion, SchemaVersion, Seq, StreamId};
-use isles_kernel::schema::{Check, Column, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
+use isles_kernel::schema::{Check, Column, Deferral, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, Unit};
 use isles_kernel::value::{DataType, Value};
 use isles_sim::disk::Disk;
 use isles_sim::exec::{Sim, SimEnv};
@@ -75,6 +75,7 @@ fn tables() -> Vec<SchemaChange> {
         references: vec!["id".into()],
         on_delete: OnChange::Cascade,
         on_update: OnChange::Cascade,
+        deferral: Deferral::None,
     });
     let progress = table("progress", vec![id(), Column::new("step", DataType::Int8)], &["id"]);
     let incoming = table(APPLIED_TABLE, vec![id(), Column::new("body", DataType::Text)], &["id"]);

@@ -110,7 +110,7 @@ fn namespaces(number: u64) -> [String; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Column, CommentOn, ForeignKey, Key, OnChange, Sequence};
+    use super::super::{Column, CommentOn, Deferral, ForeignKey, Key, OnChange, Sequence};
     use super::*;
     use crate::value::DataType;
 
@@ -187,6 +187,7 @@ mod tests {
             references: vec!["id".into()],
             on_delete: OnChange::Cascade,
             on_update: OnChange::NoAction,
+            deferral: Deferral::None,
         }];
         let referred = both.apply(&[SchemaChange::CreateTable(other)]).expect("valid");
         assert_eq!(refused(&referred, right()), "cannot replace table \"notes\" because table \"other\" refers to it");

@@ -46,7 +46,7 @@ impl Schema {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Column, CommentOn, ForeignKey, Key, OnChange, Sequence, TableKind, View};
+    use super::super::{Column, CommentOn, Deferral, ForeignKey, Key, OnChange, Sequence, TableKind, View};
     use super::*;
     use crate::names::SchemaVersion;
     use crate::value::DataType;
@@ -65,6 +65,7 @@ mod tests {
                 references: vec!["id".into()],
                 on_delete: OnChange::NoAction,
                 on_update: OnChange::NoAction,
+                deferral: Deferral::None,
             })
             .collect();
         table

@@ -7,9 +7,14 @@ use std::io::Read;
 use std::path::Path;
 
 /// The text of a configuration file.
+pub(crate) fn read_config(path: &Path) -> Result<String, Failure> {
+    read_text(path, MAX_CONFIG_BYTES)
+}
+
+/// The text of a file of at most so many bytes.
 ///
 /// The limit is held while reading and not asked of the file's size, which says nothing about a pipe.
-pub(crate) fn read_config(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
     let shown = path.display();
     let unreadable = |fault: std::io::Error| {
         let reason = match fault.kind() {
@@ -22,9 +27,9 @@ pub(crate) fn read_config(path: &Path) -> Result<String, Failure> {
     };
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(MAX_CONFIG_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() > MAX_CONFIG_BYTES {
-        let message = format!("{shown} is larger than {MAX_CONFIG_BYTES} bytes");
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > bytes_max {
+        let message = format!("{shown} is larger than {bytes_max} bytes");
         return Err(Failure::usage(message).code("file_too_large"));
     }
     String::from_utf8(bytes).map_err(|fault| {

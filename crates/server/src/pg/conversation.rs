@@ -208,8 +208,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
         if self.replies.len() >= FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    /// The next message, waited for until the server stops: at once where nothing is open, else at the end of grace.
-    async fn next_frame(&mut self, stop_at: Phase) -> Step<Frame> {
+    /// The next message, waited for until the server stops: at once where nothing is open, else at the end of grace; or
+    /// until the client has been idle for too long.
+    async fn next_frame(&mut self, stop_at: Phase, idle: Option<Duration>) -> Step<Frame> {
         loop {
             if let Some(frame) = self.frames.take().map_err(End::Fatal)? {
                 return Ok(frame);
@@ -223,6 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
                     }
                 }
                 () = reached(&mut self.stop, stop_at) => return Err(End::Stopped),
+                () = passed(idle) => return Err(End::Fatal(idle_too_long())),
             }
         }
     }
@@ -260,6 +262,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire<S> {
 /// Resolves when the server has come as far as this in stopping.
 async fn reached(stop: &mut Stop, wanted: Phase) {
     poll_fn(|cx| stop.poll_reached(cx, wanted)).await;
+}
+
+/// Resolves after this time; never, if there is none.
+async fn passed(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn idle_too_long() -> SqlError {
+    SqlError::new("57P05", "terminating connection due to idle-session timeout")
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
@@ -330,7 +344,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
 
     /// One message. The match is the whole protocol: every message has an answer in every state.
     async fn step(&mut self) -> Step {
-        let frame = self.wire.next_frame(self.stop_at()).await?;
+        let frame = self.wire.next_frame(self.stop_at(), self.idle_limit()).await?;
         let kind = frame.kind;
         // What is skipped is not even read.
         if matches!(self.state, State::Skipping) && !matches!(kind, Kind::Sync | Kind::Terminate) {
@@ -385,6 +399,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Conversation<S> {
     /// Until when a waiting session outlives the order to stop.
     fn stop_at(&self) -> Phase {
         if self.is_open() { Phase::Stopping } else { Phase::Draining }
+    }
+
+    /// How long the client may say nothing.
+    fn idle_limit(&self) -> Option<Duration> {
+        self.session.idle_session_limit().filter(|_| !self.is_open())
     }
 
     /// Whether something goes on that later messages belong to.

@@ -1,4 +1,4 @@
-//! Real clients on Isles: psql, psycopg, tokio-postgres and node-postgres, over SQLite and over PostgreSQL shards.
+//! Real clients on Isles: psql, psycopg, asyncpg, tokio-postgres and node-postgres, over SQLite and over PostgreSQL shards.
 //!
 //! PostgreSQL is the oracle here, too: each suite also runs on plain PostgreSQL, so that what it claims is what
 //! PostgreSQL does, and psql's output is compared with it line by line.

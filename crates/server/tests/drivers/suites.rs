@@ -12,6 +12,12 @@ fn psycopg(url: &str) {
     passes(Command::new(python).args(["-B", suite, url]));
 }
 
+fn asyncpg(url: &str) {
+    let python = packages::python(include_str!("asyncpg/requirements.txt"));
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drivers/asyncpg/suite.py");
+    passes(Command::new(python).args(["-B", suite, url]));
+}
+
 fn node_postgres(url: &str) {
     let folder = packages::node(include_str!("node/package.json"), include_str!("node/package-lock.json"));
     // Modules are looked for beside the program, so it is put there.
@@ -41,6 +47,11 @@ async fn everywhere(suite: fn(&str)) {
 #[tokio::test]
 async fn psycopg_does_with_isles_what_it_does_with_postgresql() {
     everywhere(psycopg).await;
+}
+
+#[tokio::test]
+async fn asyncpg_does_with_isles_what_it_does_with_postgresql() {
+    everywhere(asyncpg).await;
 }
 
 #[tokio::test]

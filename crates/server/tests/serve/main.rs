@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod client;
 mod door;
 mod fuzz;
 mod harness;

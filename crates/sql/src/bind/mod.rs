@@ -136,7 +136,10 @@ pub enum BoundStatement {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explain {
     pub analyze: bool,
-    pub verbose: bool,
+    /// Whether it tells how long things took.
+    pub timing: bool,
+    /// Whether it tells what all of it took.
+    pub summary: bool,
     pub format: ExplainFormat,
     pub statement: Statement,
 }
@@ -277,26 +280,46 @@ impl<'a> Binder<'a> {
     fn explain(&mut self, explain: &nodes::ExplainStmt) -> Result<Explain> {
         let mut bound = Explain {
             analyze: false,
-            verbose: false,
+            timing: true,
+            summary: true,
             format: ExplainFormat::Text,
             statement: self.rows_statement(explain.query())?,
         };
+        let mut measures = None;
         for option in explain.options().iter() {
-            let value = option.arg().as_str().map(str::to_lowercase);
-            let on = !matches!(value.as_deref(), Some("off" | "false" | "0"));
-            match (option.defname().unwrap_or_default(), value.as_deref()) {
-                ("analyze", _) => bound.analyze = on,
-                ("verbose", _) => bound.verbose = on,
-                ("format", Some("json")) => bound.format = ExplainFormat::Json,
-                ("format", Some("text")) => bound.format = ExplainFormat::Text,
-                ("costs" | "timing" | "summary" | "buffers", _) => {}
-                (name, _) => {
-                    let error = SqlError::unsupported(format!("EXPLAIN option \"{name}\" is not supported"));
-                    return Err(self.at(error, option.location));
+            let name = option.defname().unwrap_or_default();
+            let refused = |error: SqlError| Err(self.at(error, option.location));
+            if name == "format" {
+                bound.format = match option.arg().as_str().map(str::to_lowercase).as_deref() {
+                    Some("json") => ExplainFormat::Json,
+                    Some("text") => ExplainFormat::Text,
+                    _ => return refused(no_explain(name, "the formats are TEXT and JSON")),
+                };
+                continue;
+            }
+            let on = explain_word(option).ok_or_else(|| {
+                self.at(SqlError::new("42601", format!("{name} requires a Boolean value")), option.location)
+            })?;
+            match name {
+                "analyze" => bound.analyze = on,
+                // All that is known is shown in any case.
+                "verbose" => {}
+                "timing" => (bound.timing, measures) = (on, on.then_some("TIMING").or(measures)),
+                "summary" => (bound.summary, measures) = (on, on.then_some("SUMMARY").or(measures)),
+                "costs" | "buffers" | "wal" | "settings" | "generic_plan" | "memory" if !on => {}
+                "costs" => return refused(no_explain(name, "ANALYZE tells what each shard took")),
+                "buffers" | "wal" | "settings" | "generic_plan" | "memory" | "serialize" => {
+                    return refused(no_explain(name, "leave it out"));
+                }
+                _ => {
+                    return refused(SqlError::new("42601", format!("unrecognized EXPLAIN option \"{name}\"")));
                 }
             }
         }
-        Ok(bound)
+        match measures.filter(|_| !bound.analyze) {
+            Some(option) => Err(SqlError::new("22023", format!("EXPLAIN option {option} requires ANALYZE"))),
+            None => Ok(bound),
+        }
     }
 
     fn finish_params(self) -> Result<Vec<Oid>> {
@@ -345,6 +368,26 @@ impl<'a> Binder<'a> {
         let result = run(self);
         self.place = before;
         result
+    }
+}
+
+fn no_explain(option: &str, hint: &str) -> SqlError {
+    SqlError::unsupported(format!("EXPLAIN option \"{option}\" is not supported")).with_hint(hint)
+}
+
+/// Whether an option of EXPLAIN is on; None for what says neither.
+fn explain_word(option: &nodes::DefElem) -> Option<bool> {
+    let word = match option.arg() {
+        Node::None => return Some(true),
+        Node::Integer(number) => {
+            return [(0, false), (1, true)].into_iter().find(|(n, _)| *n == number.ival).map(|(_, on)| on);
+        }
+        arg => arg.as_str().map(str::to_lowercase),
+    };
+    match word.as_deref() {
+        Some("on" | "true") => Some(true),
+        Some("off" | "false") => Some(false),
+        _ => None,
     }
 }
 

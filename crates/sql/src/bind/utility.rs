@@ -5,10 +5,11 @@
 //! comes, as PostgreSQL does it.
 //!
 //! What Isles does not do is refused here, with 0A000. Nothing that a statement says is left out of its bound form,
-//! except what has no meaning here and cannot be noticed (`CONCURRENTLY`, the options of VACUUM).
+//! except what has no meaning here and cannot be noticed (`CONCURRENTLY`, how VACUUM goes about it).
 
 mod copy;
 mod indexes;
+mod maintain;
 mod migrations;
 mod roles;
 mod session;
@@ -122,8 +123,13 @@ pub enum Utility {
         notices: Vec<SqlError>,
     },
     /// The engines look after their files and statistics themselves; nothing is done.
-    Vacuum,
-    Analyze,
+    Vacuum {
+        warnings: Vec<SqlError>,
+    },
+    Analyze {
+        warnings: Vec<SqlError>,
+    },
+    Unlisten,
     Checkpoint,
     Ddl(Box<DdlChange>),
     Role(RoleStatement),
@@ -357,10 +363,11 @@ impl Utility {
             Utility::Move(_) => "MOVE",
             Utility::CloseCursor { name: Some(_) } => "CLOSE CURSOR",
             Utility::CloseCursor { name: None } => "CLOSE CURSOR ALL",
+            Utility::Unlisten => "UNLISTEN",
             Utility::Copy(_) => "COPY",
             Utility::Truncate { .. } => "TRUNCATE TABLE",
-            Utility::Vacuum => "VACUUM",
-            Utility::Analyze => "ANALYZE",
+            Utility::Vacuum { .. } => "VACUUM",
+            Utility::Analyze { .. } => "ANALYZE",
             Utility::Checkpoint => "CHECKPOINT",
             Utility::Ddl(change) => change.tag,
             Utility::Role(role) => role.command_tag(),
@@ -402,9 +409,11 @@ pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> 
         Node::DeclareCursorStmt(statement) => session::declare(statement),
         Node::FetchStmt(statement) => Ok(session::fetch(statement)),
         Node::ClosePortalStmt(statement) => Ok(Utility::CloseCursor { name: statement.portalname().map(Into::into) }),
+        // Nobody can listen, so there is nothing to end.
+        Node::UnlistenStmt(_) => Ok(Utility::Unlisten),
         Node::CopyStmt(statement) => copy::bind(statement, context).map(Utility::Copy),
         Node::TruncateStmt(statement) => ddl::truncate(statement, context),
-        Node::VacuumStmt(statement) => Ok(if statement.is_vacuumcmd { Utility::Vacuum } else { Utility::Analyze }),
+        Node::VacuumStmt(statement) => maintain::bind(statement, context),
         Node::CheckPointStmt(_) => Ok(Utility::Checkpoint),
         Node::ReindexStmt(statement) => indexes::reindex(statement, context),
         Node::CreateRoleStmt(statement) => roles::create(statement),
@@ -423,43 +432,57 @@ pub fn bind(node: Node<'_>, context: &Context<'_>) -> Result<Utility, SqlError> 
     }
 }
 
-/// What Isles does not do, by the name that people know it by.
+/// What Isles does not do, by the name that people know it by, and what to do instead.
 fn refused(node: Node<'_>) -> SqlError {
-    let what = match node {
-        Node::ListenStmt(_) => "LISTEN",
-        Node::NotifyStmt(_) => "NOTIFY",
-        Node::UnlistenStmt(_) => "UNLISTEN",
-        Node::LockStmt(_) => "LOCK TABLE",
-        Node::DoStmt(_) => "DO",
-        Node::CallStmt(_) => "CALL",
-        Node::CreateFunctionStmt(_) => "CREATE FUNCTION",
-        Node::CreateTrigStmt(_) => "CREATE TRIGGER",
-        Node::CreateEventTrigStmt(_) => "CREATE EVENT TRIGGER",
-        Node::CreateEnumStmt(_) | Node::CompositeTypeStmt(_) | Node::CreateRangeStmt(_) | Node::DefineStmt(_) => {
-            "CREATE TYPE, AGGREGATE, OPERATOR and the like"
+    let (what, hint) = match node {
+        Node::ListenStmt(_) => ("LISTEN", NOTIFICATIONS),
+        Node::NotifyStmt(_) => ("NOTIFY", NOTIFICATIONS),
+        Node::LockStmt(_) => ("LOCK TABLE", "lock rows by SELECT … FOR UPDATE, or a number by pg_advisory_xact_lock"),
+        Node::DoStmt(_) => ("DO", PROCEDURES),
+        Node::CallStmt(_) => ("CALL", "procedures of Isles are called by SELECT isles.name(…)"),
+        Node::CreateFunctionStmt(_) => ("CREATE FUNCTION", PROCEDURES),
+        Node::CreateTrigStmt(_) => ("CREATE TRIGGER", TRIGGERS),
+        Node::CreateEventTrigStmt(_) => ("CREATE EVENT TRIGGER", TRIGGERS),
+        Node::CreateEnumStmt(_) => ("CREATE TYPE … AS ENUM", "use text with CHECK (… IN (…)), or a reference table"),
+        Node::CompositeTypeStmt(_) | Node::CreateRangeStmt(_) | Node::DefineStmt(_) => {
+            ("CREATE TYPE, AGGREGATE, OPERATOR and the like", "use the types and functions that are built in")
         }
-        Node::CreateDomainStmt(_) => "CREATE DOMAIN",
-        Node::CreatePolicyStmt(_) => "CREATE POLICY",
-        Node::CreatePublicationStmt(_) => "CREATE PUBLICATION",
-        Node::CreateSubscriptionStmt(_) => "CREATE SUBSCRIPTION",
-        Node::CreateStatsStmt(_) => "CREATE STATISTICS",
-        Node::CreateTableSpaceStmt(_) => "CREATE TABLESPACE",
-        Node::CreatedbStmt(_) => "CREATE DATABASE",
-        Node::DropdbStmt(_) => "DROP DATABASE",
-        Node::AlterDatabaseStmt(_) | Node::AlterDatabaseSetStmt(_) => "ALTER DATABASE",
-        Node::AlterOwnerStmt(_) => "ALTER … OWNER TO",
-        Node::AlterObjectSchemaStmt(_) => "ALTER … SET SCHEMA",
-        Node::AlterDefaultPrivilegesStmt(_) => "ALTER DEFAULT PRIVILEGES",
-        Node::AlterSystemStmt(_) => "ALTER SYSTEM",
-        Node::RuleStmt(_) => "CREATE RULE",
-        Node::ClusterStmt(_) => "CLUSTER",
-        Node::RefreshMatViewStmt(_) => "REFRESH MATERIALIZED VIEW",
-        Node::ConstraintsSetStmt(_) => "SET CONSTRAINTS",
-        Node::LoadStmt(_) => "LOAD",
-        Node::SecLabelStmt(_) => "SECURITY LABEL",
-        Node::ImportForeignSchemaStmt(_) => "IMPORT FOREIGN SCHEMA",
-        Node::MergeStmt(_) => "MERGE",
-        _ => "this statement",
+        Node::CreateDomainStmt(_) => ("CREATE DOMAIN", "use the type itself, with CHECK at each column"),
+        Node::CreatePolicyStmt(_) => ("CREATE POLICY", "make it a tenant table: sessions see their tenant's rows only"),
+        Node::CreatePublicationStmt(_) => ("CREATE PUBLICATION", REPLICATION),
+        Node::CreateSubscriptionStmt(_) => ("CREATE SUBSCRIPTION", REPLICATION),
+        Node::CreateStatsStmt(_) => ("CREATE STATISTICS", "leave it out: shards see to their statistics themselves"),
+        Node::CreateTableSpaceStmt(_) => ("CREATE TABLESPACE", "leave it out: rows are where their shards are"),
+        Node::CreatedbStmt(_) => ("CREATE DATABASE", DATABASES),
+        Node::DropdbStmt(_) => ("DROP DATABASE", DATABASES),
+        Node::AlterDatabaseStmt(_) | Node::AlterDatabaseSetStmt(_) => (
+            "ALTER DATABASE",
+            "give roles their settings by ALTER ROLE … SET, and servers theirs by a configuration file",
+        ),
+        Node::AlterOwnerStmt(_) => ("ALTER … OWNER TO", NO_OWNERS),
+        Node::AlterObjectSchemaStmt(_) => ("ALTER … SET SCHEMA", "create it anew in the other schema"),
+        Node::AlterDefaultPrivilegesStmt(_) => ("ALTER DEFAULT PRIVILEGES", RIGHTS),
+        Node::AlterSystemStmt(_) => ("ALTER SYSTEM", "change the server's configuration file"),
+        Node::RuleStmt(_) => ("CREATE RULE", "write to the tables themselves"),
+        Node::ClusterStmt(_) => ("CLUSTER", "leave it out: it changes no result"),
+        Node::RefreshMatViewStmt(_) => ("REFRESH MATERIALIZED VIEW", "use a view, or a table that you fill"),
+        Node::ConstraintsSetStmt(_) => {
+            ("SET CONSTRAINTS", "give the constraint INITIALLY DEFERRED, or write the rows in the order of their keys")
+        }
+        Node::LoadStmt(_) => ("LOAD", "use the types and functions that are built in"),
+        Node::SecLabelStmt(_) => ("SECURITY LABEL", RIGHTS),
+        Node::ImportForeignSchemaStmt(_) => ("IMPORT FOREIGN SCHEMA", "copy the rows by COPY"),
+        Node::MergeStmt(_) => ("MERGE", "use INSERT … ON CONFLICT, UPDATE … FROM and DELETE … USING"),
+        _ => ("this statement", "docs/sql.md lists what is supported"),
     };
-    SqlError::unsupported(format!("{what} is not supported"))
+    SqlError::unsupported(format!("{what} is not supported")).with_hint(hint)
 }
+
+const NOTIFICATIONS: &str = "poll a table, or follow a tenant's entries as replicas do";
+const PROCEDURES: &str = "run the statements one by one from the client, in a transaction";
+const TRIGGERS: &str = "write what depends on a row in the same transaction as the row";
+const REPLICATION: &str = "copy rows by COPY, or follow a tenant's entries as replicas do";
+const DATABASES: &str = "a server has one database; start another server, or use CREATE SCHEMA or CREATE TENANT";
+const RIGHTS: &str = "roles are administrators, owners, or locked to a tenant";
+/// Of all that has an owner in PostgreSQL.
+pub(super) const NO_OWNERS: &str = "leave it out: relations have no owners, and every owner role may change them";

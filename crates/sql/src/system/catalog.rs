@@ -368,12 +368,15 @@ fn constraints(definition: &Definition, directory: &Directory) -> Rows {
         "confkey",
         "conbin",
         "connoinherit",
+        "condeferrable",
+        "condeferred",
     ];
     let shape = Shape::new(definition, &same, names);
     let row = |constraint: &Constraint| {
         let c = constraint;
         let expression = if let ConstraintKind::Check(sql) = &c.kind { text(sql) } else { Value::Null };
         let is_check = !expression.is_null();
+        let (deferrable, deferred) = Directory::deferral(c);
         let (referred, update, delete, matching, key) = match &c.kind {
             ConstraintKind::Foreign(to) => {
                 let key = ints(&to.positions);
@@ -396,6 +399,8 @@ fn constraints(definition: &Definition, directory: &Directory) -> Rows {
             key,
             expression,
             Value::Bool(!is_check),
+            Value::Bool(deferrable),
+            Value::Bool(deferred),
         ])
     };
     directory.constraints.iter().map(row).collect()

@@ -13,8 +13,9 @@ use super::names::{SCHEMAS, quote_identifier, quote_list};
 use crate::types;
 use isles_kernel::hash::fnv1a32;
 use isles_kernel::schema::{
-    BUCKET_COLUMN, Check, Column, CommentOn, ForeignKey, Key, KeyOver, KeyPart, OnChange, RESERVED_PREFIX, Schema,
-    Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, relation_parts, written_regions,
+    BUCKET_COLUMN, Check, Column, CommentOn, Deferral, ForeignKey, Key, KeyOver, KeyPart, OnChange, RESERVED_PREFIX,
+    Schema, Sequence, SqlType, TENANT_COLUMN, TENANT_KEY_COLUMN, Table, TableKind, View, relation_parts,
+    written_regions,
 };
 use isles_kernel::value::{DataType, Value};
 use std::collections::{HashMap, HashSet};
@@ -591,8 +592,25 @@ impl Directory {
                 let table = format!("{schema}{}", quote_identifier(table));
                 let actions =
                     action(" ON UPDATE ", reference.key.on_update) + &action(" ON DELETE ", reference.key.on_delete);
-                format!("FOREIGN KEY ({}) REFERENCES {table}({}){actions}", quote_list(&own), quote_list(&there))
+                let deferral = reference.key.deferral.sql();
+                format!(
+                    "FOREIGN KEY ({}) REFERENCES {table}({}){actions}{deferral}",
+                    quote_list(&own),
+                    quote_list(&there)
+                )
             }
+        }
+    }
+
+    /// Whether a constraint can be deferred, and whether it is without a word.
+    pub(super) fn deferral(constraint: &Constraint) -> (bool, bool) {
+        match &constraint.kind {
+            ConstraintKind::Foreign(reference) => match reference.key.deferral {
+                Deferral::None => (false, false),
+                Deferral::Immediate => (true, false),
+                Deferral::Deferred => (true, true),
+            },
+            _ => (false, false),
         }
     }
 

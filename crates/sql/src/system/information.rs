@@ -364,23 +364,30 @@ fn table_constraints(definition: &Definition, facts: &Facts) -> Rows {
     let same = [
         ("constraint_catalog", text(&facts.database)),
         ("table_catalog", text(&facts.database)),
-        ("is_deferrable", yes(false)),
-        ("initially_deferred", yes(false)),
         ("enforced", yes(true)),
     ];
-    let names =
-        ["constraint_schema", "constraint_name", "table_schema", "table_name", "constraint_type", "nulls_distinct"];
+    let names = [
+        "constraint_schema",
+        "constraint_name",
+        "table_schema",
+        "table_name",
+        "constraint_type",
+        "nulls_distinct",
+        "is_deferrable",
+        "initially_deferred",
+    ];
     let shape = Shape::new(definition, &same, names);
-    let row = |name: &str, relation: &str, kind: &str, distinct: Value| {
+    let row = |name: &str, relation: &str, kind: &str, distinct: Value, (deferrable, deferred): (bool, bool)| {
         let (schema, table) = relation_parts(relation);
-        shape.row([text(schema), text(name), text(schema), text(table), text(kind), distinct])
+        let (deferrable, deferred) = (yes(deferrable), yes(deferred));
+        shape.row([text(schema), text(name), text(schema), text(table), text(kind), distinct, deferrable, deferred])
     };
     let declared = facts.directory().constraints.iter().map(|c| {
         let distinct = if matches!(c.kind, ConstraintKind::Unique) { yes(true) } else { Value::Null };
-        row(&c.name, &c.table_relation, constraint_type(c), distinct)
+        row(&c.name, &c.table_relation, constraint_type(c), distinct, Directory::deferral(c))
     });
-    let checks =
-        not_null_checks(facts.directory()).map(|(class, _, name)| row(&name, &class.relation, "CHECK", Value::Null));
+    let checks = not_null_checks(facts.directory())
+        .map(|(class, _, name)| row(&name, &class.relation, "CHECK", Value::Null, (false, false)));
     declared.chain(checks).collect()
 }
 

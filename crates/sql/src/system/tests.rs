@@ -4,8 +4,8 @@ use super::*;
 use crate::types::Oid;
 use isles_kernel::names::GroupName;
 use isles_kernel::schema::{
-    Check, Column, CommentOn, Expression, ForeignKey, INDEX_NAMESPACE, Identity, Key, KeyOver, KeyPart, OnChange,
-    Schema, Sequence, SqlType, Table, TableKind, View, entries_table,
+    Check, Column, CommentOn, Deferral, Expression, ForeignKey, INDEX_NAMESPACE, Identity, Key, KeyOver, KeyPart,
+    OnChange, Schema, Sequence, SqlType, Table, TableKind, View, entries_table,
 };
 use isles_kernel::value::DataType;
 use std::collections::HashSet;
@@ -55,6 +55,7 @@ fn orders() -> Table {
             references: vec!["id".into()],
             on_delete: OnChange::Cascade,
             on_update: OnChange::NoAction,
+            deferral: Deferral::None,
         }],
         ..users()
     }

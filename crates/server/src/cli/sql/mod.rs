@@ -2,35 +2,43 @@
 //!
 //! In reading order:
 //!   * [`split`]  where statements end
+//!   * [`copy`]   rows that are copied
 //!   * [`show`]   results and errors
 //!
 //! A text of `-c` goes to the server whole and is one transaction; the statements of a file and of the prompt go one by
 //! one. The first error ends everything but the prompt.
 //!
+//! The rows of `COPY … FROM STDIN` follow the statement, up to a line `\.`, in a file and at the prompt; with `-c` they
+//! are read from standard input. `\copy` reads and writes files.
+//!
 //! Exit codes: 0 done, 1 a statement failed, 2 no server, or no such file.
 
+mod copy;
 pub(crate) mod show;
 mod split;
 
 use super::client::{Link, ServerArguments};
-use super::files::read_config;
+use super::files::read_text;
 use super::output::{Failure, Format, FormatArgument, Outcome, block_on, complain, say};
+use copy::{Direction, Fault, Place};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use show::Answered;
+use std::fs::File;
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio_postgres::SimpleQueryMessage;
 
-/// The largest script that is read from standard input.
-const SCRIPT_BYTES_MAX: u64 = 64 << 20;
+/// The largest script that is read. `\copy` reads files of any size.
+const SCRIPT_BYTES_MAX: usize = 256 << 20;
 
 /// Lines of the prompt that are remembered.
 const HISTORY_LINES: usize = 1_000;
 
 const HELP: &str = "\\d          tables
 \\d NAME     columns of a table
+\\copy       copy from and to files: \\copy t from 'file' csv
 \\dt         tables
 \\l          databases
 \\shards     shards
@@ -83,10 +91,11 @@ pub(crate) fn run(arguments: SqlArguments) -> Result<Outcome, Failure> {
 
 async fn speak(arguments: SqlArguments) -> Result<Outcome, Failure> {
     let shape = arguments.shape();
-    let files: Vec<String> = arguments.file.iter().map(|path| read_config(path)).collect::<Result<_, _>>()?;
+    let files: Vec<String> =
+        arguments.file.iter().map(|path| read_text(path, SCRIPT_BYTES_MAX)).collect::<Result<_, _>>()?;
     let mut speaker = Speaker { link: arguments.server.connect().await?, shape, timing: false };
     for text in &arguments.command {
-        if speaker.send(text).await? == Outcome::CheckFailed {
+        if speaker.command_line(text).await? == Outcome::CheckFailed {
             return Ok(Outcome::CheckFailed);
         }
     }
@@ -104,8 +113,12 @@ async fn speak(arguments: SqlArguments) -> Result<Outcome, Failure> {
 
 fn standard_input() -> Result<String, Failure> {
     let mut text = String::new();
-    let read = std::io::stdin().take(SCRIPT_BYTES_MAX).read_to_string(&mut text);
+    let read = std::io::stdin().take(SCRIPT_BYTES_MAX as u64 + 1).read_to_string(&mut text);
     read.map_err(|fault| Failure::usage(format!("cannot read standard input: {fault}")))?;
+    if text.len() > SCRIPT_BYTES_MAX {
+        let message = format!("standard input is larger than {SCRIPT_BYTES_MAX} bytes");
+        return Err(Failure::usage(message).code("file_too_large").hint("copy rows by \\copy"));
+    }
     Ok(text)
 }
 
@@ -118,18 +131,119 @@ struct Speaker {
 impl Speaker {
     /// Statements one by one, until one fails.
     async fn script(&mut self, text: &str) -> Result<Outcome, Failure> {
-        let split = split::split(text);
-        let rest = Some(split.rest).filter(|rest| !rest.is_empty());
-        for statement in split.statements.iter().chain(&rest) {
-            if self.send(statement).await? == Outcome::CheckFailed {
+        let mut rest = text;
+        while !split::holds_nothing(rest) {
+            let begin = split::content(rest);
+            let outcome = if begin.starts_with('\\') {
+                let (line, after) = begin.split_once('\n').unwrap_or((begin, ""));
+                rest = after;
+                self.line_of_script(line).await?
+            } else {
+                let (statement, after) = split::first(rest).unwrap_or((rest.trim(), ""));
+                match copy::direction_of(statement) {
+                    Some(Direction::In) => {
+                        let (rows, after) = rows_of_script(after);
+                        rest = after;
+                        self.copy_in(statement, rows.as_bytes()).await?
+                    }
+                    _ => {
+                        rest = after;
+                        self.send(statement).await?
+                    }
+                }
+            };
+            if outcome == Outcome::CheckFailed {
                 return Ok(Outcome::CheckFailed);
             }
         }
         Ok(Outcome::Done)
     }
 
+    /// A script's line that begins with a backslash.
+    async fn line_of_script(&mut self, line: &str) -> Result<Outcome, Failure> {
+        match command_of(line.trim()) {
+            Command::Copy => self.copy_command(line).await,
+            Command::Query(sql) => self.send(&sql).await,
+            Command::Quit | Command::Help | Command::Timing | Command::Unknown => {
+                complain(&format!("{line} is no command of a script"));
+                Ok(Outcome::CheckFailed)
+            }
+        }
+    }
+
+    /// The text of `-c`. Rows that it copies come from standard input.
+    async fn command_line(&mut self, text: &str) -> Result<Outcome, Failure> {
+        if text.trim_start().starts_with("\\copy") {
+            return self.copy_command(text).await;
+        }
+        let split = split::split(text);
+        let statements: Vec<&String> =
+            split.statements.iter().chain(Some(&split.rest).filter(|rest| !rest.is_empty())).collect();
+        match statements[..] {
+            [statement] if copy::direction_of(statement) == Some(Direction::In) => {
+                self.copy_in(statement, std::io::stdin()).await
+            }
+            [_, _, ..] if statements.iter().any(|statement| copy::direction_of(statement).is_some()) => {
+                complain("a text of several statements cannot copy: give each a -c of its own, or use -f");
+                Ok(Outcome::CheckFailed)
+            }
+            _ => self.send(text).await,
+        }
+    }
+
+    async fn copy_command(&mut self, line: &str) -> Result<Outcome, Failure> {
+        let Some((statement, direction, place)) = copy::command(line) else {
+            complain("\\copy needs a table or query, FROM or TO, and a file: \\copy t from 'file' csv");
+            return Ok(Outcome::CheckFailed);
+        };
+        match (direction, place) {
+            (Direction::In, Place::Standard) => self.copy_in(&statement, std::io::stdin()).await,
+            (Direction::Out, Place::Standard) => self.send(&statement).await,
+            (Direction::In, Place::File(path)) => match File::open(&path) {
+                Ok(file) => self.copy_in(&statement, file).await,
+                Err(fault) => Ok(no_file(&path, &fault)),
+            },
+            (Direction::Out, Place::File(path)) => match File::create(&path) {
+                Ok(file) => {
+                    let copied = copy::receive(&self.link.client, &statement, std::io::BufWriter::new(file)).await;
+                    let copied = copied.map(|()| Answered { tag: "COPY".into(), ..Answered::default() });
+                    self.copied(copied, &statement)
+                }
+                Err(fault) => Ok(no_file(&path, &fault)),
+            },
+        }
+    }
+
+    async fn copy_in(&mut self, statement: &str, rows: impl Read) -> Result<Outcome, Failure> {
+        let copied = copy::send(&self.link.client, statement, rows).await;
+        let copied = copied.map(|count| Answered { tag: format!("COPY {count}"), ..Answered::default() });
+        self.copied(copied, statement)
+    }
+
+    fn copied(&mut self, copied: Result<Answered, Fault>, statement: &str) -> Result<Outcome, Failure> {
+        match copied {
+            Ok(answered) => {
+                self.show(&answered);
+                Ok(Outcome::Done)
+            }
+            Err(Fault::Server(error)) => self.failed(&error, statement),
+            Err(Fault::Local(fault)) => {
+                complain(&format!("the copy has ended: {fault}"));
+                Ok(Outcome::CheckFailed)
+            }
+        }
+    }
+
     /// Sends a text and shows what comes of it.
     async fn send(&mut self, sql: &str) -> Result<Outcome, Failure> {
+        if copy::direction_of(sql) == Some(Direction::Out) {
+            // The rows are all that is shown, so that they can be read as they are.
+            let copied = copy::receive(&self.link.client, sql, std::io::stdout()).await;
+            return match copied {
+                Ok(()) => Ok(Outcome::Done),
+                Err(fault) => self.copied(Err(fault), sql),
+            };
+        }
         let began = Instant::now();
         let answer = self.link.client.simple_query(sql).await;
         // What the server remarked came before the answer, and its task may not have read it yet.
@@ -218,7 +332,13 @@ impl Speaker {
                 let _ = editor.add_history_entry(pending.trim());
             }
             for statement in &split.statements {
-                self.send(statement).await?;
+                match copy::direction_of(statement) {
+                    Some(Direction::In) => {
+                        let rows = typed_rows(editor);
+                        self.copy_in(statement, rows.as_bytes()).await?;
+                    }
+                    _ => drop(self.send(statement).await?),
+                }
             }
             if !split.statements.is_empty() || split.rest.is_empty() {
                 pending = split.rest;
@@ -237,10 +357,48 @@ impl Speaker {
             Command::Query(sql) => {
                 self.send(&sql).await?;
             }
+            Command::Copy => {
+                self.copy_command(line).await?;
+            }
             Command::Unknown => complain(&format!("{line} is no command; \\? lists them")),
         }
         Ok(Next::GoOn)
     }
+}
+
+/// The rows behind a statement, up to their end, and what comes after them.
+fn rows_of_script(text: &str) -> (&str, &str) {
+    // They begin on the line after the statement's.
+    let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
+    let mut at = 0;
+    for line in rows.split_inclusive('\n') {
+        if line.trim_end_matches(['\r', '\n']) == copy::END {
+            return (&rows[..at], &rows[at + line.len()..]);
+        }
+        at += line.len();
+    }
+    (rows, "")
+}
+
+/// Rows that are typed, up to their end.
+fn typed_rows(editor: &mut DefaultEditor) -> String {
+    say(
+        "Enter the rows, each on a line (a tab is Ctrl-V and Tab), and end with a backslash and a period on a line by itself.",
+    );
+    let mut rows = String::new();
+    while let Ok(line) = editor.readline(">> ") {
+        if line == copy::END {
+            break;
+        }
+        rows.push_str(&line);
+        rows.push('\n');
+    }
+    rows
+}
+
+fn no_file(path: &Path, fault: &std::io::Error) -> Outcome {
+    complain(&format!("cannot open {}: {fault}", path.display()));
+    Outcome::CheckFailed
 }
 
 enum Next {
@@ -254,6 +412,7 @@ enum Command {
     Help,
     Timing,
     Query(String),
+    Copy,
     Unknown,
 }
 
@@ -266,6 +425,7 @@ fn command_of(line: &str) -> Command {
         ("\\q", _) => Command::Quit,
         ("\\?", _) => Command::Help,
         ("\\timing", _) => Command::Timing,
+        ("\\copy", _) => Command::Copy,
         ("\\d", Some(name)) => Command::Query(columns_query(name)),
         ("\\d" | "\\dt", _) => Command::Query(TABLES.to_owned()),
         ("\\l", _) => Command::Query("SELECT datname AS \"Name\" FROM pg_catalog.pg_database ORDER BY 1".to_owned()),

@@ -10,36 +10,90 @@ pub(crate) struct Split {
 
 /// Splits a text. Statements that hold nothing are left out.
 pub(crate) fn split(text: &str) -> Split {
-    let (mut statements, mut begin, mut at, mut filled) = (Vec::new(), 0, 0, false);
-    while let Some(c) = text[at..].chars().next() {
-        let before = text[begin..at].chars().next_back();
-        at = match c {
-            ';' => {
-                if std::mem::take(&mut filled) {
-                    statements.push(text[begin..=at].trim().to_owned());
-                }
-                begin = at + 1;
-                begin
-            }
-            '-' if text[at..].starts_with("--") => end_of_line(text, at),
-            '/' if text[at..].starts_with("/*") => end_of_comment(text, at),
-            '\'' | '"' => {
-                filled = true;
-                let escapes = c == '\'' && matches!(before, Some('e' | 'E'));
-                end_of_quote(text, at, c, escapes)
-            }
-            '$' if !before.is_some_and(|c| c.is_alphanumeric() || c == '_') => {
-                filled = true;
-                end_of_dollars(text, at)
-            }
-            _ => {
-                filled |= !c.is_whitespace();
-                at + c.len_utf8()
-            }
-        };
+    let (mut statements, mut rest) = (Vec::new(), text);
+    while let Some((statement, after)) = first(rest) {
+        statements.push(statement.to_owned());
+        rest = after;
     }
-    let rest = if filled { text[begin..].trim().to_owned() } else { String::new() };
+    let rest = if holds_nothing(rest) { String::new() } else { rest.trim().to_owned() };
     Split { statements, rest }
+}
+
+/// Whether there is nothing but spaces, comments and semicolons.
+pub(super) fn holds_nothing(text: &str) -> bool {
+    content(text).is_empty()
+}
+
+/// A text from where it holds something.
+pub(super) fn content(text: &str) -> &str {
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let next = past(text, 0, at, c);
+        let is_comment = matches!(c, '-' | '/') && next > at + 1;
+        if !is_comment && c != ';' && !c.is_whitespace() {
+            return &text[at..];
+        }
+        at = next;
+    }
+    ""
+}
+
+/// The first statement of a text, up to its semicolon, and what comes after it.
+pub(super) fn first(text: &str) -> Option<(&str, &str)> {
+    let (mut begin, mut at) = (0, 0);
+    while let Some(c) = text[at..].chars().next() {
+        let next = past(text, begin, at, c);
+        if c == ';' {
+            if !holds_nothing(&text[begin..at]) {
+                return Some((text[begin..next].trim(), &text[next..]));
+            }
+            begin = next;
+        }
+        at = next;
+    }
+    None
+}
+
+/// Words outside of quotes, comments and parentheses, in capitals, each with its place.
+pub(super) fn top_level(text: &str) -> Vec<(usize, String)> {
+    let (mut words, mut at, mut depth): (Vec<(usize, String)>, _, usize) = (Vec::new(), 0, 0);
+    let mut word: Option<usize> = None;
+    loop {
+        let c = text[at..].chars().next();
+        match (c.filter(|c| c.is_alphanumeric() || *c == '_'), word) {
+            (Some(_), None) => word = Some(at),
+            (None, Some(begin)) => {
+                if depth == 0 {
+                    words.push((begin, text[begin..at].to_ascii_uppercase()));
+                }
+                word = None;
+            }
+            _ => {}
+        }
+        let Some(c) = c else { return words };
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at = past(text, 0, at, c);
+    }
+}
+
+pub(super) fn words(text: &str) -> Vec<String> {
+    top_level(text).into_iter().map(|(_, word)| word).collect()
+}
+
+/// Where what begins with a letter ends: a quote or a comment whole, and else the letter.
+fn past(text: &str, begin: usize, at: usize, c: char) -> usize {
+    let before = text[begin..at].chars().next_back();
+    match c {
+        '-' if text[at..].starts_with("--") => end_of_line(text, at),
+        '/' if text[at..].starts_with("/*") => end_of_comment(text, at),
+        '\'' | '"' => end_of_quote(text, at, c, c == '\'' && matches!(before, Some('e' | 'E'))),
+        '$' if !before.is_some_and(|c| c.is_alphanumeric() || c == '_') => end_of_dollars(text, at),
+        _ => at + c.len_utf8(),
+    }
 }
 
 fn end_of_line(text: &str, at: usize) -> usize {

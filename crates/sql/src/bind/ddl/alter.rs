@@ -1,7 +1,7 @@
 //! ALTER TABLE and its kin, and all renaming.
 
 use super::column::{self, type_of};
-use super::constraint::{self, column_of};
+use super::constraint::{self, Written, column_of};
 use super::draft::{Behavior, Draft, RelationKind, no_relation};
 use super::text::{expression_text, identifier};
 use super::{DdlChange, Purpose, Result};
@@ -45,7 +45,7 @@ fn run(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()
         AlterTableType::AT_DropNotNull => drop_not_null(draft, table, name),
         AlterTableType::AT_AlterColumnType => alter_type(draft, table, name, command.def()),
         AlterTableType::AT_AddConstraint => match command.def() {
-            Node::Constraint(constraint) => constraint::add(draft, table, constraint, None),
+            Node::Constraint(constraint) => constraint::add(draft, table, &Written::alone(constraint)),
             _ => Err(SqlError::unsupported("this kind of constraint is not supported")),
         },
         AlterTableType::AT_DropConstraint => drop_constraint(draft, table, name, command),
@@ -57,7 +57,7 @@ fn run(draft: &mut Draft<'_>, table: &str, command: &AlterTableCmd) -> Result<()
         AlterTableType::AT_AddIdentity => add_identity(draft, table, name, command.def()),
         AlterTableType::AT_DropIdentity => drop_identity(draft, table, name, command),
         AlterTableType::AT_ChangeOwner => {
-            Err(SqlError::unsupported("OWNER TO is not supported").with_hint("tables have no owner; use GRANT"))
+            Err(SqlError::unsupported("OWNER TO is not supported").with_hint(crate::bind::utility::NO_OWNERS))
         }
         AlterTableType::AT_SetRelOptions | AlterTableType::AT_ResetRelOptions => {
             let hint = "a table becomes a tenant table by SET (kind = 'tenant', tenant_by = '…') alone";

@@ -1,5 +1,6 @@
 //! Columns: types, defaults, identities.
 
+use super::constraint::{Written, deferred_by};
 use super::draft::Draft;
 use super::sequence::{self, Options};
 use super::text::{expression_text, identifier};
@@ -22,7 +23,7 @@ pub(super) struct Defined<'a> {
     /// What the default is at the moment, for rows that exist.
     pub(super) value: Option<DefaultValue>,
     /// Keys, checks and foreign keys.
-    pub(super) constraints: Vec<&'a Constraint>,
+    pub(super) constraints: Vec<Written<'a>>,
 }
 
 /// The carriers of serial types, by their names.
@@ -52,18 +53,26 @@ pub(super) fn define<'a>(draft: &Draft<'_>, table: &str, def: &'a ColumnDef) -> 
         Some(carrier) => Type::of(types::natural(carrier)),
         None => draft.expressions().named_type(type_name)?,
     };
-    let mut defined =
-        Defined { column: typed(name, ty)?, sequence: None, value: None, constraints: constraints(def.constraints()) };
+    let mut defined = Defined { column: typed(name, ty)?, sequence: None, value: None, constraints: Vec::new() };
     if serial.is_some() {
         make_serial(draft, table, &mut defined);
     }
-    let (own, rest): (Vec<_>, Vec<_>) = defined.constraints.iter().copied().partition(|c| is_of_column(c));
-    defined.constraints = rest;
     let mut nullability: Option<bool> = None;
-    for constraint in own {
-        take(draft, table, &mut defined, constraint, ty, &mut nullability)?;
+    for constraint in constraints(def.constraints()) {
+        match constraint.contype {
+            ConstrType::CONSTR_ATTR_DEFERRABLE
+            | ConstrType::CONSTR_ATTR_NOT_DEFERRABLE
+            | ConstrType::CONSTR_ATTR_DEFERRED
+            | ConstrType::CONSTR_ATTR_IMMEDIATE => {
+                let misplaced = || SqlError::new("42601", "misplaced DEFERRABLE clause");
+                let last = defined.constraints.last_mut().ok_or_else(misplaced)?;
+                last.deferral = deferred_by(last.deferral, constraint.contype)?;
+            }
+            _ if is_of_column(constraint) => take(draft, table, &mut defined, constraint, ty, &mut nullability)?,
+            _ => defined.constraints.push(Written { at: Some(name.into()), ..Written::alone(constraint) }),
+        }
     }
-    if defined.constraints.iter().any(|constraint| constraint.contype == ConstrType::CONSTR_PRIMARY) {
+    if defined.constraints.iter().any(|written| written.constraint.contype == ConstrType::CONSTR_PRIMARY) {
         defined.column.nullable = false;
     }
     Ok(defined)
@@ -83,10 +92,6 @@ fn is_of_column(constraint: &Constraint) -> bool {
             | ConstrType::CONSTR_DEFAULT
             | ConstrType::CONSTR_IDENTITY
             | ConstrType::CONSTR_GENERATED
-            | ConstrType::CONSTR_ATTR_DEFERRABLE
-            | ConstrType::CONSTR_ATTR_NOT_DEFERRABLE
-            | ConstrType::CONSTR_ATTR_DEFERRED
-            | ConstrType::CONSTR_ATTR_IMMEDIATE
             | ConstrType::CONSTR_ATTR_ENFORCED
             | ConstrType::CONSTR_ATTR_NOT_ENFORCED
     )
@@ -196,13 +201,8 @@ fn take(
             let error = SqlError::unsupported("generated columns are not supported");
             return Err(error.with_hint("compute the value in a view or when writing"));
         }
-        ConstrType::CONSTR_ATTR_NOT_DEFERRABLE
-        | ConstrType::CONSTR_ATTR_IMMEDIATE
-        | ConstrType::CONSTR_ATTR_ENFORCED => {}
-        ConstrType::CONSTR_ATTR_NOT_ENFORCED => {
-            return Err(SqlError::unsupported("NOT ENFORCED constraints are not supported"));
-        }
-        _ => return Err(super::constraint::deferrable()),
+        ConstrType::CONSTR_ATTR_ENFORCED => {}
+        _ => return Err(SqlError::unsupported("NOT ENFORCED constraints are not supported")),
     }
     Ok(())
 }
@@ -266,8 +266,5 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, def: &ColumnDef) -> Result
         draft.push(SchemaChange::CreateSequence(sequence))?;
     }
     draft.push(SchemaChange::AddColumn { table: table.into(), column: defined.column })?;
-    for constraint in defined.constraints {
-        super::constraint::add(draft, table, constraint, Some(&name))?;
-    }
-    Ok(())
+    defined.constraints.iter().try_for_each(|written| super::constraint::add(draft, table, written))
 }

@@ -7,29 +7,64 @@ use super::text::{expression_text, identifier};
 use super::{Purpose, Result};
 use crate::types::Type;
 use isles_kernel::error::SqlError;
-use isles_kernel::schema::{Check, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind, plain_name};
+use isles_kernel::schema::{
+    Check, Deferral, Expression, ForeignKey, Key, OnChange, SchemaChange, Table, TableKind, plain_name,
+};
 use isles_kernel::value::DataType;
 use pg_raw_parse::Node;
 use pg_raw_parse::nodes::Constraint;
 use pg_raw_parse::raw::ConstrType;
 
-/// A constraint that is checked at the end of a transaction would fail the whole group that shares its commit.
-pub(super) fn deferrable() -> SqlError {
-    SqlError::unsupported("deferrable constraints are not supported")
+/// A constraint as it was written.
+pub(super) struct Written<'a> {
+    pub(super) constraint: &'a Constraint,
+    /// The column that it stands at.
+    pub(super) at: Option<String>,
+    /// What was said behind it.
+    pub(super) deferral: Deferral,
+}
+
+impl<'a> Written<'a> {
+    /// One that stands by itself.
+    pub(super) fn alone(constraint: &'a Constraint) -> Written<'a> {
+        let deferral = match (constraint.deferrable, constraint.initdeferred) {
+            (_, true) => Deferral::Deferred,
+            (true, false) => Deferral::Immediate,
+            (false, false) => Deferral::None,
+        };
+        Written { constraint, at: None, deferral }
+    }
+
+    /// Neither engine checks the keys of an index when a transaction ends.
+    pub(super) fn refuse_unusual(&self) -> Result<()> {
+        if self.deferral != Deferral::None && self.constraint.contype != ConstrType::CONSTR_FOREIGN {
+            let error = SqlError::unsupported("only foreign keys can be deferrable");
+            return Err(error.with_hint("leave DEFERRABLE out, and write the rows in an order that fits"));
+        }
+        refuse_unusual(self.constraint)
+    }
+}
+
+/// What stands behind the constraints of a column: when they are checked.
+pub(super) fn deferred_by(before: Deferral, attribute: ConstrType::Type) -> Result<Deferral> {
+    match (attribute, before) {
+        (ConstrType::CONSTR_ATTR_DEFERRED, _) => Ok(Deferral::Deferred),
+        (ConstrType::CONSTR_ATTR_DEFERRABLE, Deferral::None) => Ok(Deferral::Immediate),
+        (ConstrType::CONSTR_ATTR_NOT_DEFERRABLE, Deferral::Deferred) => {
+            Err(SqlError::new("42601", "constraint declared INITIALLY DEFERRED must be DEFERRABLE"))
+        }
+        (ConstrType::CONSTR_ATTR_NOT_DEFERRABLE, _) => Ok(Deferral::None),
+        (_, before) => Ok(before),
+    }
 }
 
 pub(super) fn refuse_unusual(constraint: &Constraint) -> Result<()> {
-    if constraint.deferrable || constraint.initdeferred {
-        return Err(deferrable());
-    }
     let refused = [
         (constraint.nulls_not_distinct, "NULLS NOT DISTINCT"),
-        (!constraint.including().is_empty(), "INCLUDE"),
         (constraint.without_overlaps || constraint.fk_with_period, "WITHOUT OVERLAPS and PERIOD"),
         (constraint.indexname().is_some(), "USING INDEX"),
         (constraint.indexspace().is_some(), "USING INDEX TABLESPACE"),
         (constraint.is_no_inherit, "NO INHERIT"),
-        (constraint.skip_validation, "NOT VALID"),
     ];
     match refused.iter().find(|(said, _)| *said) {
         Some((_, what)) => Err(SqlError::unsupported(format!("{what} in a constraint is not supported"))),
@@ -54,8 +89,13 @@ pub(super) fn key_columns(table: &Table, constraint: &Constraint, at: Option<&st
 }
 
 /// Adds a constraint to the table that is being made or altered.
-pub(super) fn add(draft: &mut Draft<'_>, table: &str, constraint: &Constraint, at: Option<&str>) -> Result<()> {
-    refuse_unusual(constraint)?;
+pub(super) fn add(draft: &mut Draft<'_>, table: &str, written: &Written<'_>) -> Result<()> {
+    let (constraint, at) = (written.constraint, written.at.as_deref());
+    written.refuse_unusual()?;
+    note_left_out(draft, constraint);
+    if constraint.skip_validation {
+        draft.notice("the rows that are there are checked at once, in spite of NOT VALID");
+    }
     match constraint.contype {
         ConstrType::CONSTR_PRIMARY => add_primary(draft, table, constraint, at),
         ConstrType::CONSTR_UNIQUE => {
@@ -69,13 +109,22 @@ pub(super) fn add(draft: &mut Draft<'_>, table: &str, constraint: &Constraint, a
             draft.push(SchemaChange::AddCheck { table: table.into(), check })
         }
         ConstrType::CONSTR_FOREIGN => {
-            let foreign_key = foreign(draft, draft.table(table)?, constraint, at)?;
+            let foreign_key = foreign(draft, draft.table(table)?, written)?;
             draft.push(SchemaChange::AddForeignKey { table: table.into(), foreign_key })
         }
         ConstrType::CONSTR_EXCLUSION => Err(SqlError::unsupported("exclusion constraints are not supported")),
         _ => Err(SqlError::unsupported("this kind of constraint is not supported")),
     }
 }
+
+/// `INCLUDE` says what an index has besides its keys, and changes no result.
+pub(super) fn note_left_out(draft: &mut Draft<'_>, constraint: &Constraint) {
+    if !constraint.including().is_empty() {
+        draft.notice(NO_INCLUDE);
+    }
+}
+
+pub(super) const NO_INCLUDE: &str = "INCLUDE is left out: the index has its keys alone";
 
 fn add_primary(draft: &mut Draft<'_>, name: &str, constraint: &Constraint, at: Option<&str>) -> Result<()> {
     let table = draft.table(name)?.clone();
@@ -218,12 +267,8 @@ pub(super) fn typed_expression(
     Ok((Expression { sql, sqlite, postgres, columns }, bound.ty))
 }
 
-pub(super) fn foreign(
-    draft: &Draft<'_>,
-    table: &Table,
-    constraint: &Constraint,
-    at: Option<&str>,
-) -> Result<ForeignKey> {
+pub(super) fn foreign(draft: &Draft<'_>, table: &Table, written: &Written<'_>) -> Result<ForeignKey> {
+    let (constraint, at) = (written.constraint, written.at.as_deref());
     let target_name = draft.referred(table, constraint.pktable())?;
     let target = if target_name == table.name { table } else { draft.table(&target_name)? };
     let named: Vec<String> = constraint.fk_attrs().iter().filter_map(Node::as_str).map(Into::into).collect();
@@ -240,6 +285,7 @@ pub(super) fn foreign(
         references,
         on_delete: action(constraint.fk_del_action as u8)?,
         on_update: action(constraint.fk_upd_action as u8)?,
+        deferral: written.deferral,
     };
     check_foreign(table, target, &foreign, constraint)?;
     table.global_keys().filter(|key| key.unique).try_for_each(|key| global::refuse_cascade(&foreign, key))?;

@@ -1,13 +1,14 @@
 //! CREATE INDEX.
 
 use super::column::type_of;
-use super::constraint::{check_shard_key, column_of, expression, typed_expression};
+use super::constraint::{NO_INCLUDE, check_shard_key, column_of, expression, typed_expression};
 use super::draft::{Draft, Otherwise};
 use super::global::{self, Extent};
 use super::text::expression_text;
 use super::{Purpose, Result, exists};
+use crate::builtins;
 use crate::row_key::RowKey;
-use crate::types::Type;
+use crate::types::{self, Type};
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Key, KeyOver, KeyPart, SchemaChange, Table};
 use pg_raw_parse::Node;
@@ -16,6 +17,12 @@ use pg_raw_parse::raw::{SortByDir, SortByNulls};
 
 pub(super) fn create(draft: &mut Draft<'_>, statement: &IndexStmt) -> Result<()> {
     refuse_unusual(statement)?;
+    if statement.access_method() == Some("hash") {
+        draft.notice("the index is a btree, which finds what a hash index does");
+    }
+    if !statement.index_including_params().is_empty() {
+        draft.notice(NO_INCLUDE);
+    }
     let extent = global::wanted(statement.options().iter())?.unwrap_or(Extent::Shard);
     let table_name = draft.name(statement.relation())?;
     let table = draft.table(&table_name)?.clone();
@@ -65,13 +72,21 @@ fn plain_column(part: &KeyPart) -> Option<String> {
 fn refuse_unusual(statement: &IndexStmt) -> Result<()> {
     match statement.access_method() {
         None | Some("btree" | "hash") => {}
-        Some(method) => return Err(SqlError::unsupported(format!("access method \"{method}\" is not supported"))),
+        Some(method) => {
+            let error = SqlError::unsupported(format!("access method \"{method}\" is not supported"));
+            return Err(error.with_hint("indexes are btrees; leave out USING"));
+        }
     }
-    let refused = [
-        (!statement.index_including_params().is_empty(), "INCLUDE"),
-        (statement.nulls_not_distinct, "NULLS NOT DISTINCT"),
-        (statement.table_space().is_some(), "TABLESPACE"),
-    ];
+    if statement.access_method() == Some("hash") {
+        let no = |what: &str| Err(SqlError::unsupported(format!("access method \"hash\" does not support {what}")));
+        match statement.unique {
+            true => return no("unique indexes"),
+            false if statement.index_params().iter().count() > 1 => return no("multicolumn indexes"),
+            false => {}
+        }
+    }
+    let refused =
+        [(statement.nulls_not_distinct, "NULLS NOT DISTINCT"), (statement.table_space().is_some(), "TABLESPACE")];
     match refused.iter().find(|(said, _)| *said) {
         Some((_, what)) => Err(SqlError::unsupported(format!("{what} in CREATE INDEX is not supported"))),
         None => Ok(()),
@@ -80,9 +95,6 @@ fn refuse_unusual(statement: &IndexStmt) -> Result<()> {
 
 /// One entry of the index, what it is over in words, and its type.
 fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<(KeyPart, String, Type)> {
-    if !element.opclass().is_empty() {
-        return Err(SqlError::unsupported("operator classes are not supported"));
-    }
     match element.collation().iter().filter_map(Node::as_str).next_back() {
         None | Some("C" | "POSIX" | "default") => {}
         Some(other) => return Err(SqlError::unsupported(format!("collation \"{other}\" is not supported"))),
@@ -99,6 +111,7 @@ fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<(KeyPar
             (KeyOver::Expression(expression), "an expression".into(), ty)
         }
     };
+    check_class(element, ty)?;
     let descending = element.ordering == SortByDir::SORTBY_DESC;
     let nulls_first = match element.nulls_ordering {
         SortByNulls::SORTBY_NULLS_FIRST => true,
@@ -106,6 +119,26 @@ fn part(draft: &Draft<'_>, table: &Table, element: &IndexElem) -> Result<(KeyPar
         _ => descending,
     };
     Ok((KeyPart { over, descending, nulls_first }, what, ty))
+}
+
+/// Texts are ordered by their bytes, so classes that order them so are what indexes have in any case.
+fn check_class(element: &IndexElem, ty: Type) -> Result<()> {
+    match element.opclass().iter().filter_map(Node::as_str).next_back() {
+        None => Ok(()),
+        Some("text_pattern_ops" | "varchar_pattern_ops" | "text_ops" | "varchar_ops")
+            if [types::TEXT, types::VARCHAR].contains(&ty.oid) =>
+        {
+            Ok(())
+        }
+        Some(class @ ("text_pattern_ops" | "varchar_pattern_ops" | "text_ops" | "varchar_ops")) => {
+            let ty = builtins::format_type(ty);
+            Err(SqlError::new("42804", format!("operator class \"{class}\" does not accept data type {ty}")))
+        }
+        Some(class) => {
+            let error = SqlError::unsupported(format!("operator class \"{class}\" is not supported"));
+            Err(error.with_hint("leave it out, or use text_pattern_ops"))
+        }
+    }
 }
 
 /// The middle of the name that PostgreSQL gives: the columns' names, and for expressions a word for each.

@@ -240,6 +240,32 @@ pub(super) fn table_named(context: &Context<'_>, parts: &[String]) -> Result<Str
     Ok(name)
 }
 
+/// Whether a relation has rows.
+pub(super) enum Rows {
+    Own,
+    OfOthers,
+}
+
+/// Fails if a relation is not there, or has not these columns.
+pub(super) fn check_columns(context: &Context<'_>, relation: &nodes::RangeVar, columns: &[String]) -> Result<Rows> {
+    let draft = Draft::new(context);
+    let name = draft.name(Some(relation)).map_err(|error| match error.sqlstate {
+        "42501" => draft::no_relation(relation.relname().unwrap_or_default()),
+        _ => error,
+    })?;
+    let Some(table) = draft.schema.tables.get(&name) else {
+        return match draft.kind_of(&name) {
+            Some(_) => Ok(Rows::OfOthers),
+            None => Err(draft::no_relation(plain_name(&name))),
+        };
+    };
+    let has = |name: &String| table.visible_columns().iter().any(|column| column.name == *name);
+    match columns.iter().find(|name| !has(name)) {
+        Some(missing) => Err(draft::no_column(&name, missing)),
+        None => Ok(Rows::Own),
+    }
+}
+
 /// TRUNCATE: the tables with those that refer to them, and the sequences of their columns.
 pub(super) fn truncate(statement: &nodes::TruncateStmt, context: &Context<'_>) -> Result<Utility> {
     let mut draft = Draft::new(context);

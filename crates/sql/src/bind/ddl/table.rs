@@ -1,7 +1,7 @@
 //! CREATE TABLE, CREATE TABLE AS and SELECT INTO.
 
 use super::column::{self, Defined};
-use super::constraint::{self, name_list};
+use super::constraint::{self, Written, name_list};
 use super::draft::{Draft, Otherwise};
 use super::global::Extent;
 use super::text::{identifier, qualified_text, statement_text};
@@ -40,20 +40,20 @@ pub(super) fn create(draft: &mut Draft<'_>, statement: &CreateStmt) -> Result<()
     }
     let (columns, table_constraints) = elements(draft, &name, statement)?;
     let placement = Placement::read(statement.options())?;
-    let mut constraints: Vec<(&Constraint, Option<String>)> = Vec::new();
+    let mut constraints: Vec<Written<'_>> = Vec::new();
     let mut own = Vec::new();
     for defined in columns {
         if let Some(sequence) = defined.sequence {
             draft.push(SchemaChange::CreateSequence(sequence))?;
         }
-        constraints.extend(defined.constraints.iter().map(|c| (*c, Some(defined.column.name.clone()))));
+        constraints.extend(defined.constraints);
         own.push(defined.column);
     }
-    constraints.extend(table_constraints.into_iter().map(|constraint| (constraint, None)));
+    constraints.extend(table_constraints.into_iter().map(Written::alone));
     let mut table = Table::new(&name, TableKind::Global, own, &[]);
     place(draft, &mut table, &constraints, &placement)?;
-    for (constraint, at) in &constraints {
-        attach(draft, &mut table, constraint, at.as_deref())?;
+    for written in &constraints {
+        attach(draft, &mut table, written)?;
     }
     draft.push(SchemaChange::CreateTable(table))
 }
@@ -130,19 +130,14 @@ fn buckets(text: &str) -> Result<u32> {
 }
 
 /// Finds the primary key and with it the kind: both must be known before other constraints are looked at.
-fn place(
-    draft: &mut Draft<'_>,
-    table: &mut Table,
-    constraints: &[(&Constraint, Option<String>)],
-    placement: &Placement,
-) -> Result<()> {
-    let mut primary = constraints.iter().filter(|(c, _)| c.contype == ConstrType::CONSTR_PRIMARY);
+fn place(draft: &mut Draft<'_>, table: &mut Table, constraints: &[Written<'_>], placement: &Placement) -> Result<()> {
+    let mut primary = constraints.iter().filter(|written| written.constraint.contype == ConstrType::CONSTR_PRIMARY);
     let declared = match (primary.next(), primary.next()) {
         (_, Some(_)) => {
             let message = format!("multiple primary keys for table \"{}\" are not allowed", table.plain_name());
             return Err(SqlError::new("42P16", message));
         }
-        (Some((constraint, at)), None) => {
+        (Some(Written { constraint, at, .. }), None) => {
             constraint::refuse_unusual(constraint)?;
             table.primary_key = constraint::key_columns(table, constraint, at.as_deref())?;
             table.primary_key_name = primary_name(draft, table, constraint);
@@ -285,8 +280,10 @@ fn regions(
 }
 
 /// Adds one constraint to the table that is being made.
-fn attach(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint, at: Option<&str>) -> Result<()> {
-    constraint::refuse_unusual(constraint)?;
+fn attach(draft: &mut Draft<'_>, table: &mut Table, written: &Written<'_>) -> Result<()> {
+    let (constraint, at) = (written.constraint, written.at.as_deref());
+    written.refuse_unusual()?;
+    constraint::note_left_out(draft, constraint);
     match constraint.contype {
         ConstrType::CONSTR_PRIMARY => {}
         ConstrType::CONSTR_UNIQUE => {
@@ -306,7 +303,7 @@ fn attach(draft: &mut Draft<'_>, table: &mut Table, constraint: &Constraint, at:
             table.checks.push(check);
         }
         ConstrType::CONSTR_FOREIGN => {
-            let foreign = constraint::foreign(draft, table, constraint, at)?;
+            let foreign = constraint::foreign(draft, table, written)?;
             table.foreign_keys.push(foreign);
         }
         ConstrType::CONSTR_EXCLUSION => {

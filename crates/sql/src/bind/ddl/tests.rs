@@ -146,10 +146,7 @@ fn what_no_shard_could_keep_is_refused_with_a_hint() {
         error(&["CREATE TABLE t (a int GENERATED ALWAYS AS (1) STORED)"]),
         "0A000: generated columns are not supported"
     );
-    assert_eq!(
-        error(&["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"]),
-        "0A000: deferrable constraints are not supported"
-    );
+    assert_eq!(error(&["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"]), "0A000: only foreign keys can be deferrable");
 }
 
 #[test]

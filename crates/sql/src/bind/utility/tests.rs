@@ -144,7 +144,7 @@ fn roles_and_what_is_refused() {
     assert_eq!(rights.rights, ["select", "insert"]);
     assert_eq!(rights.on, GrantObject::Tables(vec!["notes".into()]));
     assert_eq!(must("GRANT USAGE ON SCHEMA public TO u").command_tag(), "GRANT");
-    assert_eq!(must("VACUUM FULL notes"), Utility::Vacuum);
+    assert_eq!(must("VACUUM FULL notes"), Utility::Vacuum { warnings: vec![] });
     for (sql, what) in [
         ("LISTEN x", "LISTEN"),
         ("LOCK TABLE notes", "LOCK TABLE"),

@@ -5,6 +5,7 @@
 mod every;
 mod explain;
 mod harness;
+mod numbers;
 mod postgres;
 mod procedures;
 mod schema;

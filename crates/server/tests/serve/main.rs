@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod door;
 mod fuzz;
 mod harness;

@@ -143,7 +143,9 @@ pub(crate) async fn a_transaction_is_its_tenants_to_the_end(world: World) {
 /// I-44: a statement that writes to one table finds no other tenant's rows in the others, however its text names them,
 /// and however often it comes.
 pub(crate) async fn a_statement_that_writes_reads_others_through_the_fence(world: World) {
-    let db = world.shard_with(vec![notes(), table("drafts", TableKind::Tenant, &[("id", INT8), ("body", TEXT)], &["id"])]).await;
+    let db = world
+        .shard_with(vec![notes(), table("drafts", TableKind::Tenant, &[("id", INT8), ("body", TEXT)], &["id"])])
+        .await;
     for name in ["acme", "beta"] {
         db.put_note(Some(name), 1, name).await;
         let draft = match db.engine() {
@@ -165,7 +167,8 @@ pub(crate) async fn a_statement_that_writes_reads_others_through_the_fence(world
         "UPDATE notes SET body = body WHERE _tenant = 'acme' RETURNING (SELECT max(body) FROM drafts WHERE _tenant = 'beta')",
     ];
     for sql in stealing.iter().chain(&stealing) {
-        let statement = Statement::new(*sql, vec![]).returning(if sql.contains("RETURNING") { vec![TEXT] } else { vec![] });
+        let statement =
+            Statement::new(*sql, vec![]).returning(if sql.contains("RETURNING") { vec![TEXT] } else { vec![] });
         match (db.engine(), db.write_for(acts_for(Some("acme")), statement).await) {
             (Engine::Sqlite, outcome) => check_refusal(&outcome.expect_err(sql)),
             // There is no such row.
@@ -178,7 +181,10 @@ pub(crate) async fn a_statement_that_writes_reads_others_through_the_fence(world
         }
         assert_eq!(db.rows("notes").await, before, "{sql}");
     }
-    let own = format!("UPDATE notes SET body = (SELECT body FROM {}) WHERE _tenant = 'acme'", readable(db.engine(), "drafts"));
+    let own = format!(
+        "UPDATE notes SET body = (SELECT body FROM {}) WHERE _tenant = 'acme'",
+        readable(db.engine(), "drafts")
+    );
     db.write_for(acts_for(Some("acme")), Statement::new(own, vec![])).await.expect("its own draft");
     assert_eq!(bodies(&db, &acts_for(Some("acme"))).await, [values!["draft of acme"]]);
 }

@@ -26,6 +26,7 @@
 mod apply;
 mod entries;
 mod every;
+mod locked;
 mod regions;
 mod relation;
 mod replace;

@@ -19,6 +19,15 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// Who reads the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// A role that sees all tenants.
+    Everything,
+    /// Anybody else: names of tenants, and how much each of them does, are nobody's business (I-41).
+    WithoutTenants,
+}
+
 /// Through which door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Door {
@@ -151,6 +160,10 @@ pub(crate) struct Metrics {
     registry: Registry,
     /// What has names that others have given it.
     unprefixed: Registry,
+    /// What names tenants, with the prefix and without.
+    named: [Registry; 2],
+    /// What stands in its place for whoever may not see names of tenants.
+    unnamed: Registry,
     connections: Family<OfDoor, Gauge>,
     accepted: Family<OfDoor, Counter>,
     refused: Family<OfClass, Counter>,
@@ -180,6 +193,8 @@ impl Metrics {
         let mut metrics = Metrics {
             registry: Registry::with_prefix("isles"),
             unprefixed: Registry::default(),
+            named: [Registry::with_prefix("isles"), Registry::default()],
+            unnamed: Registry::default(),
             connections: Family::default(),
             accepted: Family::default(),
             refused: Family::default(),
@@ -199,7 +214,7 @@ impl Metrics {
     pub(crate) fn of(backend: &Arc<Backend>) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.registry.register_collector(Box::new(Shards(Arc::clone(backend))));
-        metrics.registry.register_collector(Box::new(Tenants(Arc::clone(backend))));
+        metrics.named[0].register_collector(Box::new(Tenants(Arc::clone(backend))));
         let moves = moves::Moves::new(backend);
         metrics.registry.register_collector(Box::new(moves.clone()));
         metrics.moves = Some(moves);
@@ -207,6 +222,10 @@ impl Metrics {
         metrics.registry.register_collector(Box::new(indexes.clone()));
         metrics.indexes = Some(indexes);
         metrics.unprefixed.register_collector(Box::new(placements::Placements(Arc::clone(backend))));
+        metrics.named[1].register_collector(Box::new(placements::Invalid(Arc::clone(backend), Audience::Everything)));
+        metrics
+            .unnamed
+            .register_collector(Box::new(placements::Invalid(Arc::clone(backend), Audience::WithoutTenants)));
         metrics.unprefixed.register_collector(Box::new(stores::Stores::new(backend)));
         metrics
     }
@@ -277,10 +296,15 @@ impl Metrics {
     }
 
     /// The text that Prometheus reads.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, audience: Audience) -> String {
+        let more = match audience {
+            Audience::Everything => &self.named[..],
+            Audience::WithoutTenants => std::slice::from_ref(&self.unnamed),
+        };
         let mut text = String::new();
-        let encoded = encode_registry(&mut text, &self.registry)
-            .and_then(|()| encode_registry(&mut text, &self.unprefixed))
+        let mut registries = [&self.registry, &self.unprefixed].into_iter().chain(more);
+        let encoded = registries
+            .try_for_each(|registry| encode_registry(&mut text, registry))
             .and_then(|()| encode_eof(&mut text));
         match encoded {
             Ok(()) => text,
@@ -319,7 +343,7 @@ mod tests {
         metrics.statement("select 1", Outcome::Done, Duration::from_millis(1));
         metrics.statement("frobnicate", Outcome::Failed, Duration::from_millis(1));
         metrics.error("23505");
-        let text = metrics.text();
+        let text = metrics.text(Audience::Everything);
         for line in [
             "isles_connections{door=\"Postgres\"} 1",
             "isles_statements_total{kind=\"SELECT\",outcome=\"Done\"} 1",
@@ -329,6 +353,6 @@ mod tests {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
         drop(open);
-        assert!(metrics.text().contains("isles_connections{door=\"Postgres\"} 0"));
+        assert!(metrics.text(Audience::Everything).contains("isles_connections{door=\"Postgres\"} 0"));
     }
 }

@@ -24,11 +24,20 @@ use std::fmt::Write;
 /// Rows of an INSERT that are shown; the others are like them.
 const SHOWN_ROWS: usize = 2;
 
+/// Where a fragment was executed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Shard(String),
+    /// For whoever does not see which.
+    SomeShard,
+    /// It merged what the shards gave, or ran the fragment itself.
+    Router,
+}
+
 /// What a fragment did in one place, for EXPLAIN ANALYZE.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// None for the router: it merged what the shards gave, or ran the fragment itself.
-    pub shard: Option<String>,
+    pub place: Place,
     pub rows: u64,
     pub ms: f64,
 }
@@ -237,7 +246,11 @@ fn fragment(fragment: &Fragment, detail: &dyn Detail) -> Result<Vec<Entry>, SqlE
     };
     let mut entries: Vec<Entry> = detail.texts(fragment)?.into_iter().map(text).collect();
     let run = |run: Run| {
-        let place = run.shard.map_or_else(|| "Router".to_string(), |shard| format!("Shard {shard}"));
+        let place = match run.place {
+            Place::Router => "Router".to_string(),
+            Place::Shard(shard) => format!("Shard {shard}"),
+            Place::SomeShard => "Shard".to_string(),
+        };
         Entry::executed(place, run.rows, run.ms)
     };
     entries.extend(detail.runs(fragment).into_iter().map(run));

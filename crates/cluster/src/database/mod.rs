@@ -309,7 +309,7 @@ impl Database {
             region: config.region,
             routing,
             strangers: Strangers::default(),
-            sequences: Sequences::new(catalog.clone()),
+            sequences: Sequences::new(catalog.clone(), env.clone()),
             coordinator: Arc::new(coordinator),
             latches,
             writers: Arc::default(),
@@ -342,6 +342,7 @@ impl Database {
         database.placements.follow();
         database.register_placements();
         database.start_sweeper();
+        database.sweep_sequences();
         database.forget_joins().await?;
         database.start_indexes(config.verify_indexes_every);
         database.resume_moves().await?;
@@ -565,7 +566,7 @@ impl Database {
         while busy() && self.env.elapsed() < deadline {
             self.env.sleep(CLOSE_POLL).await;
         }
-        self.sequences.give_back(self.schema().sequences.values()).await;
+        self.sequences.give_all_back().await;
         let closed = self.shards.close().await.map_err(|error| error.for_people());
         // Others may still have the database, and ask; whoever opens the folder next need not wait for them.
         self.catalog.close().await;

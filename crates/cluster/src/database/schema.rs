@@ -28,7 +28,7 @@
 
 use super::lock::Hold;
 use super::routing::{self, NewGroup, Routing};
-use super::sequence::{self, Position};
+use super::sequence::{self, Position, Slot, Whose};
 use super::shards::ShardSet;
 use super::{Database, SCHEMA_LOCK_LIMIT, Strategy};
 use crate::catalog::{Catalog, Key, OPERATIONS_MAX, Record, Transaction, Write};
@@ -71,7 +71,51 @@ struct Own {
     with: Transaction,
 }
 
-type Positions = BTreeMap<String, Position>;
+#[derive(Clone, Default, PartialEq)]
+struct Positions {
+    /// A tenant's is here only beside that of its sequence, which says by which number it is found.
+    at: BTreeMap<Slot, Position>,
+    /// Numbers under which tenants' positions count no more, and whose they were.
+    gone: BTreeMap<u64, String>,
+}
+
+impl Positions {
+    /// A sequence begins anew for all: tenants' positions count no more.
+    fn begin(&mut self, name: &str, before: Option<Position>, position: Position) {
+        self.at.retain(|slot, _| slot.name != name);
+        self.at.insert(Slot::shared(name), position);
+        let gone = before.and_then(|before| before.own).filter(|own| position.own != Some(*own));
+        self.gone.extend(gone.map(|own| (own, name.to_string())));
+    }
+
+    fn rename(&mut self, name: &str, to: &str) {
+        let named: Vec<Slot> = self.at.keys().filter(|slot| slot.name == name).cloned().collect();
+        for slot in named {
+            if let Some(position) = self.at.remove(&slot) {
+                self.at.insert(Slot::new(to, &slot.whose), position);
+            }
+        }
+    }
+
+    /// Lets a tenant have a position, beside that of its sequence.
+    fn put_beside(&mut self, slot: Slot, position: Position, new_own: u64) {
+        if let Some(base) = self.at.get_mut(&Slot::shared(&slot.name)) {
+            base.own.get_or_insert(new_own);
+            self.at.insert(slot, Position { own: None, ..position });
+        }
+    }
+
+    fn key(&self, slot: &Slot) -> Result<Key, SqlError> {
+        match &slot.whose {
+            Whose::Everyone => sequence::key(&slot.name),
+            Whose::Tenant(tenant) => {
+                let own = self.at.get(&Slot::shared(&slot.name)).and_then(|base| base.own);
+                let own = own.ok_or_else(|| SqlError::new("XX000", "a tenant's position has no number"))?;
+                sequence::tenant_key(own, tenant.as_ref())
+            }
+        }
+    }
+}
 
 /// Positions of sequences that hold if the transaction commits.
 #[derive(Clone, Default)]
@@ -105,22 +149,9 @@ impl SchemaGuard {
         }
     }
 
-    /// The next number of a sequence whose position is the transaction's own; None if it is everyone's.
-    pub(crate) fn next_number(&self, sequence: &Sequence) -> Option<Result<i64, SqlError>> {
-        let mut numbers = self.own.as_ref()?.numbers.lock();
-        let position = numbers.get_mut(&sequence.name)?;
-        Some(sequence::advance(sequence, position))
-    }
-
-    /// As `setval`, for such a sequence.
-    pub(crate) fn set_number(&self, sequence: &Sequence, value: i64, called: bool) -> Option<Result<i64, SqlError>> {
-        let mut numbers = self.own.as_ref()?.numbers.lock();
-        let position = numbers.get_mut(&sequence.name)?;
-        let checked = sequence::check_value(sequence, value);
-        Some(checked.map(|()| {
-            *position = Position { last: value, called };
-            value
-        }))
+    /// Positions that are the transaction's own.
+    fn numbers(&self) -> Option<&Numbers> {
+        self.own.as_ref().map(|own| &own.numbers)
     }
 }
 
@@ -171,18 +202,32 @@ fn group_of(table: &Table) -> Option<NewGroup> {
     }
 }
 
+/// A sequence whose next number becomes this one.
+pub(crate) struct Restart {
+    pub(crate) sequence: String,
+    /// Everyone is each tenant, too.
+    pub(crate) whose: Whose,
+    pub(crate) next: i64,
+}
+
 /// What a statement changes.
 pub(crate) struct Change {
     pub(crate) changes: Vec<SchemaChange>,
-    /// Sequences whose next number becomes this one.
-    pub(crate) restarts: Vec<(String, i64)>,
+    pub(crate) restarts: Vec<Restart>,
     /// What else the catalog records with the decision, and what must hold for it.
     pub(crate) with: Transaction,
 }
 
 impl Change {
+    /// With sequences that begin anew for everyone.
     pub(crate) fn of(changes: Vec<SchemaChange>, restarts: Vec<(String, i64)>) -> Change {
-        Change { changes, restarts, with: Transaction::new() }
+        let for_all = |(sequence, next)| Restart { sequence, whose: Whose::Everyone, next };
+        Change { changes, restarts: restarts.into_iter().map(for_all).collect(), with: Transaction::new() }
+    }
+
+    /// Nothing but sequences that begin anew.
+    pub(crate) fn restart(restarts: Vec<Restart>) -> Change {
+        Change { changes: Vec::new(), restarts, with: Transaction::new() }
     }
 }
 
@@ -267,47 +312,144 @@ impl Database {
         let before = |name: &str| guard.schema.sequences.get(name);
         for one in &change.changes {
             match one {
-                SchemaChange::CreateSequence(new) => self.place(&mut numbers, new, Position::first(new)).await?,
+                SchemaChange::CreateSequence(new) => self.create_sequence(&mut numbers, new).await?,
                 SchemaChange::AlterSequence(new) => {
-                    let position = self.position(&mut numbers, before(&new.name).unwrap_or(new)).await?;
-                    self.place(&mut numbers, new, position).await?;
-                }
-                SchemaChange::RenameSequence { sequence, to } => {
-                    if let (Some(old), Some(new)) = (before(sequence), next.sequences.get(to)) {
-                        let position = self.position(&mut numbers, old).await?;
-                        self.place(&mut numbers, new, position).await?;
+                    let old = before(&new.name).unwrap_or(new);
+                    let position = self.hold_position(&mut numbers, old).await?;
+                    // Those who shared nothing will: nobody's number may come again.
+                    if sequence::is_tenants(&guard.schema, old) && !sequence::is_tenants(next, new) {
+                        let furthest = self.sequences.furthest(old, position).await?;
+                        numbers.begin(&new.name, Some(position), furthest);
                     }
                 }
-                SchemaChange::DropSequence { sequence } => drop(numbers.remove(sequence)),
+                SchemaChange::RenameSequence { sequence, to } => {
+                    if let Some(old) = before(sequence) {
+                        self.hold_position(&mut numbers, old).await?;
+                        numbers.rename(sequence, to);
+                    }
+                }
+                SchemaChange::DropSequence { sequence } => {
+                    if let Some(old) = before(sequence) {
+                        let position = self.hold_position(&mut numbers, old).await?;
+                        numbers.gone.extend(position.own.map(|own| (own, sequence.clone())));
+                    }
+                    numbers.at.retain(|slot, _| slot.name != *sequence);
+                }
                 _ => {}
             }
         }
-        for (name, value) in &change.restarts {
-            let Some(sequence) = next.sequences.get(name) else { continue };
-            sequence::check_value(sequence, *value)?;
-            self.place(&mut numbers, sequence, Position { last: *value, called: false }).await?;
+        for restart in &change.restarts {
+            let Some(sequence) = next.sequences.get(&restart.sequence) else { continue };
+            sequence::check_value(sequence, restart.next)?;
+            let position = self.hold_position(&mut numbers, sequence).await?;
+            let anew = Position::before(restart.next);
+            match &restart.whose {
+                Whose::Everyone => numbers.begin(&sequence.name, Some(position), anew),
+                whose => numbers.put_beside(Slot::new(&sequence.name, whose), anew, self.sequences.new_own()),
+            }
         }
         // The same map as long as nothing in it was placed: numbers are not given back to a savepoint.
         let same = *known.lock() == numbers;
         Ok(if same { known } else { Numbers(Arc::new(Mutex::new(numbers))) })
     }
 
-    /// Where a sequence stands, taken out of the transaction's own.
-    async fn position(&self, numbers: &mut Positions, sequence: &Sequence) -> Result<Position, SqlError> {
-        match numbers.remove(&sequence.name) {
-            Some(position) => Ok(position),
-            None => self.sequences.position(sequence).await,
+    /// Where a sequence stands, which is the transaction's own from now on.
+    async fn hold_position(&self, numbers: &mut Positions, sequence: &Sequence) -> Result<Position, SqlError> {
+        let slot = Slot::shared(&sequence.name);
+        if let Some(position) = numbers.at.get(&slot) {
+            return Ok(*position);
+        }
+        let position = self.sequences.position(sequence).await?;
+        numbers.at.insert(slot, position);
+        Ok(position)
+    }
+
+    /// A new sequence is at its beginning: for the transaction alone if everyone knows one of this name.
+    async fn create_sequence(&self, numbers: &mut Positions, sequence: &Sequence) -> Result<(), SqlError> {
+        if self.schema().sequences.contains_key(&sequence.name) {
+            numbers.begin(&sequence.name, None, Position::first(sequence));
+            return Ok(());
+        }
+        self.sequences.place_first(sequence).await
+    }
+
+    /// The next number of a sequence, from the transaction's own position if it has one.
+    pub(crate) async fn next_number(
+        &self,
+        guard: &SchemaGuard,
+        sequence: &Sequence,
+        whose: &Whose,
+    ) -> Result<i64, SqlError> {
+        match self.own_numbers(guard, sequence, whose).await? {
+            None => self.sequences.next(sequence, whose).await,
+            Some(numbers) => {
+                let mut numbers = numbers.lock();
+                let position = numbers.at.get_mut(&Slot::new(&sequence.name, whose)).ok_or_else(no_position)?;
+                sequence::advance(sequence, position)
+            }
         }
     }
 
-    /// Gives a sequence its position: for the transaction alone if everyone knows one of this name.
-    async fn place(&self, numbers: &mut Positions, sequence: &Sequence, position: Position) -> Result<(), SqlError> {
-        if self.schema().sequences.contains_key(&sequence.name) {
-            numbers.insert(sequence.name.clone(), position);
-            return Ok(());
+    /// As `setval`.
+    pub(crate) async fn set_number(
+        &self,
+        guard: &SchemaGuard,
+        sequence: &Sequence,
+        whose: &Whose,
+        (value, called): (i64, bool),
+    ) -> Result<i64, SqlError> {
+        match self.own_numbers(guard, sequence, whose).await? {
+            None => self.sequences.set(sequence, whose, value, called).await,
+            Some(numbers) => {
+                sequence::check_value(sequence, value)?;
+                let mut numbers = numbers.lock();
+                let position = numbers.at.get_mut(&Slot::new(&sequence.name, whose)).ok_or_else(no_position)?;
+                *position = position.set_to(value, called);
+                Ok(value)
+            }
         }
-        self.sequences.place(sequence, position).await
     }
+
+    /// The transaction's own positions, with that of `whose` among them; None if the sequence is where everyone sees it.
+    async fn own_numbers<'a>(
+        &self,
+        guard: &'a SchemaGuard,
+        sequence: &Sequence,
+        whose: &Whose,
+    ) -> Result<Option<&'a Numbers>, SqlError> {
+        let Some(numbers) = guard.numbers() else { return Ok(None) };
+        let slot = Slot::new(&sequence.name, whose);
+        let (base, known) = {
+            let numbers = numbers.lock();
+            (numbers.at.get(&Slot::shared(&sequence.name)).copied(), numbers.at.contains_key(&slot))
+        };
+        match (base, whose) {
+            (None, _) => return Ok(None),
+            (Some(base), Whose::Tenant(tenant)) if !known => {
+                let stored = match base.own {
+                    Some(own) => self.sequences.position_of(own, tenant.as_ref()).await?,
+                    None => None,
+                };
+                numbers.lock().put_beside(slot, stored.unwrap_or(base), self.sequences.new_own());
+            }
+            _ => {}
+        }
+        Ok(Some(numbers))
+    }
+
+    /// Removes tenants' positions that count no more, while others work.
+    pub(crate) fn sweep_sequences(self: &Arc<Self>) {
+        let database = Arc::downgrade(self);
+        self.env.spawn(Box::pin(async move {
+            let Some(database) = database.upgrade() else { return };
+            // What remains is removed when the database is opened again.
+            let _ = database.sequences.sweep().await;
+        }));
+    }
+}
+
+fn no_position() -> SqlError {
+    SqlError::new("XX000", "the transaction has no position of the sequence")
 }
 
 /// The end of a transaction that has changed the schema: what the catalog records with the decision, and what everyone
@@ -335,14 +477,17 @@ impl Turnover {
             let now = self.database.env.now_micros() / 1_000;
             transaction = routing::recorded(transaction, &before, policy, "new groups of tables", now)?;
         }
-        for (name, position) in own.numbers.lock().iter() {
-            transaction = transaction.put_json(sequence::key(name)?, position).map_err(catalog_error)?;
+        let numbers = own.numbers.lock();
+        for (slot, position) in &numbers.at {
+            transaction = transaction.put_json(numbers.key(slot)?, position).map_err(catalog_error)?;
         }
         // Positions of sequences that are gone do no harm; they go as far as there is room.
         let room = OPERATIONS_MAX.saturating_sub(RESERVED + transaction.writes.len());
-        for name in self.gone().iter().take(room) {
-            transaction.writes.push(Write::Delete(sequence::key(name)?));
-        }
+        let gone = self.gone();
+        let names = gone.iter().map(|name| Ok(Write::Delete(sequence::key(name)?)));
+        let tenants = numbers.gone.keys().map(|own| Ok(Write::Put(sequence::gone_key(*own)?, b"{}".to_vec())));
+        let writes: Result<Vec<Write>, SqlError> = names.chain(tenants).take(room).collect();
+        transaction.writes.extend(writes?);
         Ok(transaction)
     }
 
@@ -360,7 +505,13 @@ impl Turnover {
         let changed = |old: &&Sequence| self.guard.schema.sequences.get(&old.name) != Some(old);
         before.sequences.values().filter(changed).for_each(|old| database.sequences.forget(&old.name));
         let Some(own) = &self.guard.own else { return };
-        own.numbers.lock().keys().for_each(|name| database.sequences.forget(name));
+        let numbers = own.numbers.lock();
+        // What a tenant restarts for itself leaves its neighbours' blocks alone.
+        numbers.at.keys().for_each(|slot| database.sequences.forget_slot(slot));
+        numbers.gone.values().for_each(|name| database.sequences.forget(name));
+        if !numbers.gone.is_empty() {
+            database.sweep_sequences();
+        }
         if let Some((policy, _)) = &own.routing {
             database.routing.store(policy.clone());
         }

@@ -44,6 +44,7 @@ use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
 use isles_kernel::schema::{Table, TableKind};
 use isles_kernel::value::{DataType, Value, key_bytes};
+use isles_sql::explain;
 use isles_sql::plan::{
     Form, Fragment, InsertPlan, InsertRows, InsertTarget, Merge, ModifyPlan, Node, Plan, QueryPlan, RewriteKind,
     RewritePlan, ShardsNode, StageNode, StageRows, Touch,
@@ -609,7 +610,7 @@ impl<'a> Runner<'a> {
     fn note_router(&self, fragment: &Fragment, engine: Engine, rows: usize, began: Duration) -> Result<(), SqlError> {
         if let Some(trace) = &self.bounds.trace {
             let sql = fragment.printed(dialect(engine), Form::Whole)?.sql.clone();
-            trace.note(sql, None, rows as u64, self.database.env.elapsed().saturating_sub(began));
+            trace.note(sql, explain::Place::Router, rows as u64, self.database.env.elapsed().saturating_sub(began));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::per_shard::PerShard;
 use isles_engine::env::Env;
 use isles_engine::shard::{Outcome, Statement};
 use isles_kernel::names::ShardId;
-use isles_sql::explain::Run;
+use isles_sql::explain::{Place, Run};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Sent {
         let errors = u64::from(rows.is_none());
         to.works.add(shard, ShardWork { statements: self.statements, rows: rows.unwrap_or(0), errors, micros });
         if let (Some(trace), Some(sql), Some(rows)) = (to.trace, self.sql, rows) {
-            trace.note(sql, Some(shard.to_string()), rows, took);
+            trace.note(sql, Place::Shard(shard.to_string()), rows, took);
         }
     }
 }
@@ -130,13 +130,13 @@ impl Trace {
     }
 
     /// Notes a run of a fragment on a shard, or in the router. Runs of one fragment in one place are added up.
-    pub(crate) fn note(&self, sql: Arc<str>, shard: Option<String>, rows: u64, took: Duration) {
+    pub(crate) fn note(&self, sql: Arc<str>, place: Place, rows: u64, took: Duration) {
         let ms = took.as_secs_f64() * 1_000.0;
         let mut runs = self.runs();
-        let known = runs.iter_mut().find(|(text, run)| Arc::ptr_eq(text, &sql) && run.shard == shard);
+        let known = runs.iter_mut().find(|(text, run)| Arc::ptr_eq(text, &sql) && run.place == place);
         match known {
             Some((_, run)) => (run.rows, run.ms) = (run.rows + rows, run.ms + ms),
-            None => runs.push((sql, Run { shard, rows, ms })),
+            None => runs.push((sql, Run { place, rows, ms })),
         }
     }
 
@@ -150,7 +150,7 @@ impl Trace {
         let runs = self.runs();
         let is_one = |sql: &Arc<str>| texts.iter().any(|text| Arc::ptr_eq(text, sql));
         let mut found: Vec<Run> = runs.iter().filter(|(sql, _)| is_one(sql)).map(|(_, run)| run.clone()).collect();
-        found.sort_by(|a, b| (a.shard.is_none(), &a.shard).cmp(&(b.shard.is_none(), &b.shard)));
+        found.sort_by(|a, b| a.place.cmp(&b.place));
         found
     }
 }

@@ -13,7 +13,7 @@ use crate::tenants::State as TenantState;
 use isles_engine::shard::{KeyRange, StoredRow};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::{NameError, TenantId};
-use isles_kernel::schema::{Key, Schema, Table, TableKind, plain_name};
+use isles_kernel::schema::{ForeignKey, Key, Schema, Table, TableKind, plain_name};
 use isles_sql::row_tenant::{NoTenant, RowTenant};
 use isles_sql::text;
 use isles_sql::types::{self, Oid, Type};
@@ -88,20 +88,28 @@ pub(super) fn of_table(database: &Database, schema: &Schema, table: &Table) -> V
     let mut found = of_kind(database, table);
     for foreign in &table.foreign_keys {
         let message = format!("foreign key \"{}\" refers to table \"{}\"", foreign.name, foreign.table);
-        found.push(Conflict::of_table(message, drop_constraint(&table.name, &foreign.name)));
+        found.push(Conflict::of_table(message, drop_and_add(&table.name, foreign)));
     }
     for other in schema.tables.values().filter(|other| other.name != table.name) {
         for foreign in other.foreign_keys.iter().filter(|foreign| foreign.table == table.name) {
             let message = format!("foreign key \"{}\" of table \"{}\" refers to it", foreign.name, other.name);
-            found.push(Conflict::of_table(message, drop_constraint(&other.name, &foreign.name)));
+            found.push(Conflict::of_table(message, drop_and_add(&other.name, foreign)));
         }
     }
     found.extend(table.keys.iter().filter_map(of_key));
     found
 }
 
-fn drop_constraint(table: &str, name: &str) -> String {
-    format!("ALTER TABLE {table} DROP CONSTRAINT {name}, and add it again when both tables are tenant tables")
+/// Both statements: when the second one is due, nothing tells any more what the foreign key was.
+fn drop_and_add(table: &str, foreign: &ForeignKey) -> String {
+    let ForeignKey { name, columns, table: parent, references, on_delete, on_update } = foreign;
+    let (columns, references) = (columns.join(", "), references.join(", "));
+    let (on_delete, on_update) = (on_delete.sql(), on_update.sql());
+    format!(
+        "ALTER TABLE {table} DROP CONSTRAINT {name}; when both tables are tenant tables: ALTER TABLE {table} ADD \
+         CONSTRAINT {name} FOREIGN KEY ({columns}) REFERENCES {parent} ({references}) ON DELETE {on_delete} \
+         ON UPDATE {on_update}"
+    )
 }
 
 fn of_kind(database: &Database, table: &Table) -> Vec<Conflict> {

@@ -1,10 +1,13 @@
 //! What a statement is told by its session: time, names, settings, system relations, numbers of sequences.
 
+use super::rights::Rank;
 use super::settings::{Meaning, Tenant, View};
 use super::statements::Statements;
+use crate::database::sequence::{Slot, Whose};
 use crate::database::{Database, SchemaGuard};
 use crate::execute::inputs::Known;
 use crate::execute::run::{Boxed, Sources};
+use crate::tenants::entry::Pass;
 use isles_engine::env::Env;
 use isles_kernel::error::SqlError;
 use isles_kernel::schema::{Schema, Sequence, plain_name};
@@ -28,14 +31,15 @@ pub(crate) fn now(env: &dyn Env) -> i64 {
 /// What `currval` and `lastval` remember.
 #[derive(Default)]
 pub(crate) struct SequenceMemory {
-    pub(crate) values: HashMap<String, i64>,
-    pub(crate) last: Option<String>,
+    pub(crate) values: HashMap<Slot, i64>,
+    pub(crate) last: Option<Slot>,
 }
 
 pub(crate) struct StatementKnowledge {
     pub(crate) database: Arc<Database>,
     pub(crate) schema: Arc<SchemaGuard>,
     pub(crate) user: Arc<str>,
+    pub(crate) rank: Rank,
     pub(crate) pid: i32,
     pub(crate) values: text::Settings,
     pub(crate) settings: View,
@@ -59,9 +63,13 @@ impl StatementKnowledge {
 
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         self.facts.get_or_init(|| {
-            let mut facts = Facts::new(self.schema.schema.clone(), &self.database.name, "isles");
+            let schema = seen_by(self.rank, &self.schema.schema);
+            let mut facts = Facts::new(schema, &self.database.name, "isles");
             facts.user = self.user.to_string();
             facts.roles = self.database.roles().to_vec();
+            if self.rank == Rank::Tenant {
+                facts.roles.retain(|role| role.name == facts.user);
+            }
             facts.search_path.clone_from(&self.meaning.search_path);
             facts.settings = self.settings.all().into_iter().collect();
             facts.version = version();
@@ -77,6 +85,43 @@ impl StatementKnowledge {
 
     fn sequence(&self, name: &str) -> Result<Sequence, SqlError> {
         find_sequence(&self.schema.schema, name)
+    }
+
+    /// The sequence's part that the session draws from.
+    fn slot(&self, sequence: &Sequence) -> Result<Slot, SqlError> {
+        Ok(Slot::new(&sequence.name, &Whose::of(&self.schema.schema, sequence, &self.meaning.tenant)?))
+    }
+
+    /// Whoever reads the rows of all tenants does nothing else.
+    fn check_scope(&self) -> Result<(), SqlError> {
+        match self.meaning.tenant {
+            Tenant::Every => {
+                let error = "cannot draw from a sequence or set it while the rows of all tenants are read";
+                Err(SqlError::new("25006", error).with_hint("RESET isles.tenant_scope"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets a session at a part that it may change; not that of a tenant that is being dropped, which would come back.
+    fn enter(&self, slot: &Slot) -> Result<Option<Pass>, SqlError> {
+        match &slot.whose {
+            Whose::Tenant(tenant) => Ok(Some(self.database.tenants.entry(tenant.as_ref()).enter()?)),
+            Whose::Everyone => Ok(None),
+        }
+    }
+}
+
+fn not_for_tenants(sequence: &Sequence, hint: &str) -> SqlError {
+    let message = format!("permission denied for sequence {}", plain_name(&sequence.name));
+    SqlError::new("42501", message).with_hint(hint)
+}
+
+/// The schema as a role of this rank sees it.
+pub(super) fn seen_by(rank: Rank, schema: &Arc<Schema>) -> Arc<Schema> {
+    match rank {
+        Rank::Tenant => Arc::new(schema.of_one_tenant()),
+        Rank::Owner | Rank::Admin => schema.clone(),
     }
 }
 
@@ -155,13 +200,19 @@ impl Sources for StatementKnowledge {
     fn next_value<'a>(&'a self, name: &'a str) -> Boxed<'a, Result<i64, SqlError>> {
         Box::pin(async move {
             let sequence = self.sequence(name)?;
-            let value = match self.schema.next_number(&sequence) {
-                Some(value) => value?,
-                None => self.database.sequences.next(&sequence).await?,
-            };
+            if self.rank == Rank::Tenant && !self.schema.schema.feeds_tenants(&sequence) {
+                return Err(not_for_tenants(
+                    &sequence,
+                    "the role is locked to a tenant: it uses those of tenant tables",
+                ));
+            }
+            self.check_scope()?;
+            let slot = self.slot(&sequence)?;
+            let _pass = self.enter(&slot)?;
+            let value = self.database.next_number(&self.schema, &sequence, &slot.whose).await?;
             let mut memory = self.memory();
-            memory.values.insert(sequence.name.clone(), value);
-            memory.last = Some(sequence.name);
+            memory.values.insert(slot.clone(), value);
+            memory.last = Some(slot);
             Ok(value)
         })
     }
@@ -169,12 +220,15 @@ impl Sources for StatementKnowledge {
     fn set_value<'a>(&'a self, name: &'a str, value: i64, called: bool) -> Boxed<'a, Result<i64, SqlError>> {
         Box::pin(async move {
             let sequence = self.sequence(name)?;
-            match self.schema.set_number(&sequence, value, called) {
-                Some(set) => set?,
-                None => self.database.sequences.set(&sequence, value, called).await?,
-            };
+            if self.rank == Rank::Tenant {
+                return Err(not_for_tenants(&sequence, "the role is locked to a tenant: it sets no sequence"));
+            }
+            self.check_scope()?;
+            let slot = self.slot(&sequence)?;
+            let _pass = self.enter(&slot)?;
+            self.database.set_number(&self.schema, &sequence, &slot.whose, (value, called)).await?;
             if called {
-                self.memory().values.insert(sequence.name, value);
+                self.memory().values.insert(slot, value);
             }
             Ok(value)
         })
@@ -188,12 +242,15 @@ impl Sources for StatementKnowledge {
                 format!("currval of sequence \"{}\" is not yet defined in this session", plain_name(&sequence.name)),
             )
         };
-        self.memory().values.get(&sequence.name).copied().ok_or_else(missing)
+        self.memory().values.get(&self.slot(&sequence)?).copied().ok_or_else(missing)
     }
 
     fn last_value(&self) -> Result<i64, SqlError> {
         let memory = self.memory();
-        let found = memory.last.as_ref().and_then(|name| memory.values.get(name)).copied();
+        // What the session has drawn for another tenant is not this one's.
+        let is_own =
+            |slot: &&Slot| self.sequence(&slot.name).and_then(|s| self.slot(&s)).is_ok_and(|own| own == **slot);
+        let found = memory.last.as_ref().filter(is_own).and_then(|slot| memory.values.get(slot)).copied();
         found.ok_or_else(|| SqlError::new("55000", "lastval is not yet defined in this session"))
     }
 

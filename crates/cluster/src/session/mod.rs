@@ -83,7 +83,7 @@ use isles_kernel::quota::Quota;
 use isles_kernel::value::Value;
 use isles_sql::bind::utility::Utility;
 use isles_sql::bind::{Explain, ExplainFormat};
-use isles_sql::explain::Entry;
+use isles_sql::explain::{Entry, Place};
 use isles_sql::plan::{Fragment, Node, Plan, PlanContext};
 use isles_sql::system::Facts;
 use isles_sql::tree::Field;
@@ -206,6 +206,8 @@ struct Printed {
     trace: Option<Arc<Trace>>,
     /// What indexes say, by where the probe is in memory.
     probed: HashMap<usize, String>,
+    /// Whose role it is shown to: who is locked to a tenant does not see shards.
+    rank: Rank,
 }
 
 impl isles_sql::explain::Detail for Printed {
@@ -221,7 +223,12 @@ impl isles_sql::explain::Detail for Printed {
     fn runs(&self, fragment: &Fragment) -> Vec<isles_sql::explain::Run> {
         let Some(trace) = &self.trace else { return Vec::new() };
         let texts: Vec<&Arc<str>> = fragment.texts().map(|printed| &printed.sql).collect();
-        trace.of(&texts)
+        let mut runs = trace.of(&texts);
+        if self.rank == Rank::Tenant {
+            let named = runs.iter_mut().filter(|run| matches!(run.place, Place::Shard(_)));
+            named.for_each(|run| run.place = Place::SomeShard);
+        }
+        runs
     }
 
     fn found(&self, probe: &isles_sql::plan::Probe) -> Vec<Entry> {
@@ -505,7 +512,7 @@ impl Session {
                     None => Answer::Done { tag: kind.tag(affected) },
                 })
             }
-            Compiled::Explain(explain) => self.explain(explain, params, guard, pass).await,
+            Compiled::Explain(explain) => self.explain(&prepared, explain, params, guard, pass).await,
             _ => Err(SqlError::new("XX000", "the statement has become another one")),
         }
     }
@@ -611,6 +618,7 @@ impl Session {
             database: self.database.clone(),
             schema: guard.clone(),
             user: self.user.clone(),
+            rank: if self.is_system { Rank::Admin } else { self.rank },
             pid: self.pid,
             values: meaning.values(transaction_time)?,
             settings: self.settings.view(),
@@ -675,6 +683,7 @@ impl Session {
 
     async fn explain(
         &mut self,
+        prepared: &Prepared,
         explain: &Explain,
         params: &[Value],
         guard: Arc<SchemaGuard>,
@@ -683,7 +692,7 @@ impl Session {
         let kind = RowsKind::of(&explain.statement);
         let plan = isles_sql::plan::plan(explain.statement.clone(), &PlanContext::default())?;
         let probed = self.probed(&plan, params, &guard).await?;
-        let mut detail = Printed { engines: self.database.engines(), trace: None, probed };
+        let mut detail = Printed { engines: self.database.engines(), trace: None, probed, rank: self.rank };
         let mut total = None;
         if explain.analyze {
             detail.trace = Some(Arc::default());
@@ -692,6 +701,10 @@ impl Session {
             let ran = self.run_plan(&plan, kind, params, guard, pass).await;
             self.trace = None;
             let (rows, affected) = ran?;
+            if kind != RowsKind::Select {
+                self.note_write(prepared, params, affected).await;
+                self.counted += affected;
+            }
             let ms = (self.database.env.elapsed() - began).as_secs_f64() * 1_000.0;
             let rows = if kind == RowsKind::Select { rows.len() as u64 } else { affected };
             total = explain.summary.then(|| Entry::executed("Total", rows, ms));
@@ -802,7 +815,8 @@ impl Session {
 
     /// The names of objects by their numbers: what a `regclass` and its kin look like.
     pub fn names(&self) -> Arc<dyn isles_sql::system::SystemFunctions> {
-        let mut facts = Facts::new(self.database.schema(), &self.database.name, "isles");
+        let schema = known::seen_by(self.rank, &self.database.schema());
+        let mut facts = Facts::new(schema, &self.database.name, "isles");
         facts.user = self.user.to_string();
         Arc::new(isles_sql::system::Functions::new(Arc::new(facts)))
     }

@@ -195,6 +195,10 @@ impl Session {
             Utility::ShowIsles(ShowIsles::Shards | ShowIsles::Routes) => {
                 Err(SqlError::new("42501", "permission denied to see shards and routes"))
             }
+            Utility::Truncate { restart, .. } if !restart.is_empty() => {
+                Err(SqlError::new("42501", "permission denied to restart sequences")
+                    .with_hint("TRUNCATE without RESTART IDENTITY deletes the tenant's rows"))
+            }
             Utility::Vacuum { .. } | Utility::Analyze { .. } | Utility::Checkpoint => {
                 Err(SqlError::new("42501", "permission denied to maintain the database"))
             }

@@ -294,6 +294,8 @@ impl Session {
         self.wait_until_left(&entry, name, &bounds).await?;
         let gone = self.delete_rows(name, usage.rows, &bounds).await?;
         self.forget_kept(name, gone, &bounds).await?;
+        let schema = self.database.schema();
+        self.database.sequences.forget_tenant(&schema, Some(name)).await?;
         self.database.tenants.change(name, |_| Ok(None)).await
     }
 

@@ -7,7 +7,8 @@ use super::settings::{NULL_TENANT, TENANT, TENANT_SCOPE};
 use super::statements::{MAX_NAMED, NamedBy, missing};
 use super::{Answer, Fields, Result, Rows, Session, copy, known};
 use crate::advisory::MAX_LOCKS;
-use crate::database::schema::Change;
+use crate::database::schema::{Change, Restart};
+use crate::database::sequence::Whose;
 use crate::database::{Owned, SchemaGuard};
 use crate::execute::bounds::{self, Bounds};
 use crate::indexes;
@@ -261,7 +262,8 @@ impl Session {
             ShowIsles::Shards => self.show_shards().await,
             ShowIsles::Tables => {
                 let held = self.slot.lock().await.schema();
-                Ok(show_tables(&held.map_or_else(|| self.database.schema(), |guard| guard.schema.clone())))
+                let schema = held.map_or_else(|| self.database.schema(), |guard| guard.schema.clone());
+                Ok(show_tables(&known::seen_by(self.rank, &schema)))
             }
             ShowIsles::Routes => Ok(self.show_routes()),
             ShowIsles::Limits => Ok(show_limits(self.database.indexes.watch.limits())),
@@ -483,9 +485,14 @@ impl Session {
             self.query(&sql).await?;
         }
         let Some(guard) = guard else { return Ok(()) };
+        let tenant = &self.settings.meaning().tenant;
         let sequences = restart.iter().filter_map(|name| guard.schema.sequences.get(name));
-        let restarts = sequences.map(|sequence| (sequence.name.clone(), sequence.start)).collect();
-        self.change_schema(&Change::of(Vec::new(), restarts), &bounds).await
+        let restarts = sequences.map(|sequence| {
+            let whose = Whose::of(&guard.schema, sequence, tenant)?;
+            Ok(Restart { sequence: sequence.name.clone(), whose, next: sequence.start })
+        });
+        let change = Change::restart(restarts.collect::<Result<_>>()?);
+        self.change_schema(&change, &bounds).await
     }
 
     /// Changes the schema: in the open transaction, or in one of its own, which is begun again if it conflicts.

@@ -44,6 +44,9 @@ pub(crate) async fn what_stands_in_the_way_is_named_and_nothing_changes(world: W
     }
     assert_eq!((detail.lines().count(), report.len()), (4, 6));
     assert!(error.hint.unwrap().contains("DROP CONSTRAINT notes_plan_fkey"));
+    let again = "ALTER TABLE tags ADD CONSTRAINT tags_note_fkey FOREIGN KEY (note) REFERENCES notes (id) \
+                 ON DELETE NO ACTION ON UPDATE NO ACTION";
+    assert!(report.iter().any(|line| line.contains(again)), "what to do is said in whole: {report:?}");
     nothing_has_changed(&world, version, &rows).await;
     // What was named is all there was.
     for sql in [

@@ -7,6 +7,7 @@ mod every;
 mod explain;
 mod harness;
 mod locks;
+mod numbers;
 mod postgres;
 mod procedures;
 mod schema;

@@ -14,7 +14,7 @@
 use super::SqliteOptions;
 use super::capture::Capture;
 use super::functions::{self, Host};
-use super::tenancy::{self, Tenancy, Watched};
+use super::tenancy::{self, Reached, Tenancy, Watched};
 use super::value;
 use crate::env::Env;
 use crate::error::{Result, ShardError};
@@ -491,7 +491,42 @@ impl Db {
             ActsFor::Everyone => self.run_once(statement, limits),
             ActsFor::Nobody | ActsFor::Tenant(_) => self.run_cached(statement, limits),
         };
-        self.tenancy.unwatch().and(outcome)
+        let judged = self.unwatch();
+        if judged.is_err() {
+            // Compiled, it would not be judged again.
+            self.cache.remove(&statement.sql);
+        }
+        judged.and(outcome)
+    }
+
+    /// Ends the watch over a statement, and refuses one that goes past the second fence.
+    fn unwatch(&mut self) -> Result<()> {
+        let reached = self.tenancy.unwatch()?;
+        for table in reached.only_read() {
+            if !self.is_tied(table, &reached)? {
+                return Err(ShardError::beyond_tenant());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether SQLite reads a table for a foreign key of one that is written, or for one's own on such a table.
+    fn is_tied(&mut self, table: &str, reached: &Reached) -> Result<bool> {
+        let is_parent = |parents: &[Row], name: &str| {
+            parents.iter().any(|row| matches!(&row[0], Value::Text(parent) if parent.eq_ignore_ascii_case(name)))
+        };
+        let own = self.parents(table)?;
+        for written in &reached.written {
+            if is_parent(&own, written) || is_parent(&self.parents(written)?, table) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn parents(&mut self, table: &str) -> Result<Vec<Row>> {
+        let sql = "SELECT \"table\" FROM pragma_foreign_key_list($1)";
+        self.own(sql, &[Value::text(table)], &[DataType::Text])
     }
 
     fn run_once(&mut self, statement: &Statement, limits: &Limits) -> Result<Outcome> {
@@ -676,7 +711,7 @@ impl Db {
         acts_for.check(if statement.writes { Access::Write } else { Access::Read })?;
         self.tenancy.watch(acts_for, statement.writes);
         let prepared = self.prepare(&statement.sql, Origin::Foreign);
-        self.tenancy.unwatch()?;
+        self.unwatch()?;
         let prepared = prepared?;
         check_arity(&prepared, statement)?;
         let params: Box<[Value]> = statement.params.clone().into();
@@ -699,7 +734,7 @@ impl Db {
         let writes = self.cursors.get(&id).is_some_and(|cursor| cursor.writes);
         self.tenancy.watch(acts_for, writes);
         let page = self.fetch_foreign(id, rows, limits);
-        self.tenancy.unwatch()?;
+        self.unwatch()?;
         page.map_err(|error| self.explain(error))
     }
 

@@ -9,8 +9,9 @@
 //! A request that acts for nobody finds the views empty, and changes no row.
 //!
 //! The authorizer sees to it that a statement that only reads has no other way to a tenant table. In one that writes,
-//! SQLite itself reads the table and those that foreign keys tie to it, which cannot be told from what the text asks for:
-//! there, that subqueries use the views is the printer's word alone.
+//! SQLite itself reads the tables that are written and those that foreign keys tie to them; what else it reads past the
+//! views is noted while it is compiled, and refused ([`Reached`]). Of the rows of a written table the hook looks at each
+//! that is changed; that subqueries use the view of that table, too, is what planning proves.
 //!
 //! Invariants (docs/invariants.md):
 //!   * I-44  this fence holds without the predicates that planning puts into every statement
@@ -23,6 +24,7 @@ use isles_sql::planted::{self, Bug};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, ffi};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
 
 /// What the views call for the tenant's key.
@@ -51,6 +53,24 @@ pub(super) struct Tenancy {
     writes: Cell<bool>,
     /// It has changed a row of another tenant; it must fail.
     beyond: Cell<bool>,
+    /// Noted since the statement began: SQLite may compile it at any step.
+    reached: RefCell<Reached>,
+}
+
+/// What a statement that writes was compiled to reach, past the views.
+#[derive(Debug, Default)]
+pub(super) struct Reached {
+    /// Tenant tables that it reads.
+    pub(super) read: BTreeSet<String>,
+    /// Tables that it writes, also those that it only comes to by a foreign key's action.
+    pub(super) written: BTreeSet<String>,
+}
+
+impl Reached {
+    /// Tables that it reads and does not write.
+    pub(super) fn only_read(&self) -> impl Iterator<Item = &String> {
+        self.read.difference(&self.written)
+    }
 }
 
 impl Tenancy {
@@ -62,14 +82,17 @@ impl Tenancy {
         }
         self.writes.set(writes);
         self.beyond.set(false);
+        self.reached.take();
         self.foreign.set(true);
     }
 
-    /// The statement has stopped, for now or for good. Says if it went where it must not.
-    pub(super) fn unwatch(&self) -> Result<(), ShardError> {
+    /// The statement has stopped, for now or for good. Says where it was compiled to go, or that it went where it must
+    /// not.
+    pub(super) fn unwatch(&self) -> Result<Reached, ShardError> {
         self.foreign.set(false);
+        let reached = self.reached.take();
         match self.beyond.replace(false) {
-            false => Ok(()),
+            false => Ok(reached),
             true => Err(ShardError::beyond_tenant()),
         }
     }
@@ -99,11 +122,17 @@ impl Tenancy {
     /// Whether a foreign statement may read `table`, reached through the view or trigger `accessor`.
     fn may_read(&self, db: *mut ffi::sqlite3, table: &str, accessor: Option<&str>) -> bool {
         let through_view = accessor.is_some_and(|name| name.strip_prefix(TENANT_VIEW_PREFIX) == Some(table));
-        through_view
-            || self.writes.get()
-            || self.is_for_everyone()
-            || planted::has(Bug::OpenStorage)
-            || !is_tenant_table(db, table)
+        if through_view || self.is_for_everyone() || planted::has(Bug::OpenStorage) || !is_tenant_table(db, table) {
+            return true;
+        }
+        if self.writes.get() {
+            self.reached.borrow_mut().read.insert(table.into());
+        }
+        self.writes.get()
+    }
+
+    fn note_write(&self, table: &str) {
+        self.reached.borrow_mut().written.insert(table.into());
     }
 }
 
@@ -163,7 +192,10 @@ impl Watched {
             }
             AuthAction::Insert { table_name }
             | AuthAction::Update { table_name, .. }
-            | AuthAction::Delete { table_name } => !is_private(table_name),
+            | AuthAction::Delete { table_name } => {
+                self.tenancy().note_write(table_name);
+                !is_private(table_name)
+            }
             _ => false,
         };
         if allowed { Authorization::Allow } else { Authorization::Deny }

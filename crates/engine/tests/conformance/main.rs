@@ -292,6 +292,7 @@ on_both_engines! {
         a_write_without_a_predicate_changes_its_tenants_rows_or_none,
         a_row_does_not_change_its_tenant,
         who_is_refused_takes_nobody_along,
+        a_statement_that_writes_reads_others_through_the_fence,
         who_acts_for_everyone_reads_all_rows_and_writes_none,
         what_is_read_for_everyone_is_nobody_elses,
         a_transaction_is_its_tenants_to_the_end,

@@ -8,6 +8,7 @@ use isles_engine::error::{Result, ShardError};
 use isles_engine::fence::Access;
 use isles_engine::shard::{ActsFor, Begin, Engine, Request, Row, Statement};
 use isles_kernel::schema::{Deferral, ForeignKey, OnChange, SchemaChange, TableKind};
+use isles_kernel::value::Value;
 
 /// What a statement reads a tenant table by.
 pub(crate) fn readable(engine: Engine, table: &str) -> String {
@@ -165,6 +166,55 @@ pub(crate) async fn a_transaction_is_its_tenants_to_the_end(world: World) {
         }
         assert_eq!(bodies(&db, &ActsFor::Nobody).await, Vec::<Row>::new());
     }
+}
+
+/// I-44: a statement that writes to one table finds no other tenant's rows in the others, however its text names them,
+/// and however often it comes.
+pub(crate) async fn a_statement_that_writes_reads_others_through_the_fence(world: World) {
+    let db = world
+        .shard_with(vec![notes(), table("drafts", TableKind::Tenant, &[("id", INT8), ("body", TEXT)], &["id"])])
+        .await;
+    for name in ["acme", "beta"] {
+        db.put_note(Some(name), 1, name).await;
+        let draft = match db.engine() {
+            Engine::Sqlite => Statement::new(
+                "INSERT INTO drafts (_tenant, _shard, id, body) VALUES ($1, $1, 1, $2)",
+                values![name, format!("draft of {name}").as_str()],
+            ),
+            Engine::Postgres => Statement::new(
+                "INSERT INTO drafts (_shard, id, body) VALUES ($1, 1, $2)",
+                values![name, format!("draft of {name}").as_str()],
+            ),
+        };
+        db.write_for(acts_for(Some(name)), draft).await.expect("an own draft");
+    }
+    let before = db.rows("notes").await;
+    let stealing = [
+        "UPDATE notes SET body = (SELECT body FROM drafts WHERE _tenant = 'beta') WHERE _tenant = 'acme'",
+        "DELETE FROM notes WHERE _tenant = 'acme' AND EXISTS (SELECT 1 FROM drafts WHERE _tenant = 'beta')",
+        "UPDATE notes SET body = body WHERE _tenant = 'acme' RETURNING (SELECT max(body) FROM drafts WHERE _tenant = 'beta')",
+    ];
+    for sql in stealing.iter().chain(&stealing) {
+        let statement =
+            Statement::new(*sql, vec![]).returning(if sql.contains("RETURNING") { vec![TEXT] } else { vec![] });
+        match (db.engine(), db.write_for(acts_for(Some("acme")), statement).await) {
+            (Engine::Sqlite, outcome) => check_refusal(&outcome.expect_err(sql)),
+            // There is no such row.
+            (Engine::Postgres, outcome) => {
+                let rows = outcome.unwrap_or_else(|error| panic!("{sql}: {error:?}")).rows;
+                assert!(rows.iter().flatten().all(Value::is_null), "{sql}: {rows:?}");
+                let back = "UPDATE notes SET body = 'acme' WHERE _tenant = 'acme'";
+                db.write_for(acts_for(Some("acme")), Statement::new(back, vec![])).await.expect("as it was");
+            }
+        }
+        assert_eq!(db.rows("notes").await, before, "{sql}");
+    }
+    let own = format!(
+        "UPDATE notes SET body = (SELECT body FROM {}) WHERE _tenant = 'acme'",
+        readable(db.engine(), "drafts")
+    );
+    db.write_for(acts_for(Some("acme")), Statement::new(own, vec![])).await.expect("its own draft");
+    assert_eq!(bodies(&db, &acts_for(Some("acme"))).await, [values!["draft of acme"]]);
 }
 
 /// I-41, I-44: what foreign keys do stays within the tenant, and a reference to another's row is one to no row.

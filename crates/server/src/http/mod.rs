@@ -27,12 +27,13 @@ mod workflows;
 use crate::backend::Backend;
 use crate::config::Limits;
 use crate::logins::Logins;
-use crate::metrics::{Door, Metrics};
+use crate::metrics::{Audience, Door, Metrics};
 use crate::serve::{FIRST_ROLE, Phase};
 use crate::tls::Tls;
+use admin::gate::{Refusal, admitted};
 use axum::Router;
 use axum::extract::connect_info::Connected;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, any, get, post};
@@ -158,10 +159,16 @@ fn placements_of(door: &HttpDoor) -> String {
     said
 }
 
-async fn metrics(State(door): State<Arc<HttpDoor>>) -> impl IntoResponse {
+/// Anybody may read how the server does; who names a role that sees all tenants reads what each of them does, too.
+async fn metrics(State(door): State<Arc<HttpDoor>>, request: Request) -> Result<impl IntoResponse, Refusal> {
+    let (mut parts, _) = request.into_parts();
+    let audience = match parts.headers.contains_key(header::AUTHORIZATION) {
+        true if !admitted(&mut parts, &door).await?.1.is_locked() => Audience::Everything,
+        _ => Audience::WithoutTenants,
+    };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     door.metrics.look().await;
-    ([(header::CONTENT_TYPE, kind)], door.metrics.text())
+    Ok(([(header::CONTENT_TYPE, kind)], door.metrics.text(audience)))
 }
 
 /// Who sent a request.

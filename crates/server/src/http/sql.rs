@@ -39,7 +39,10 @@ const PIECE_BYTES: usize = 16 << 10;
 
 const NDJSON: &str = "application/x-ndjson";
 /// Headers that are settings of the session.
-const SETTINGS: [(&str, &str); 2] = [("x-isles-tenant", "isles.tenant"), ("x-isles-region", "isles.region")];
+const SETTINGS: [(&str, &str); 3] =
+    [(TENANT, "isles.tenant"), (NULL_TENANT, "isles.null_tenant"), ("x-isles-region", "isles.region")];
+const TENANT: &str = "x-isles-tenant";
+const NULL_TENANT: &str = "x-isles-null-tenant";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,6 +180,11 @@ pub(super) fn credentials(headers: &HeaderMap) -> Result<(String, String), SqlEr
 }
 
 pub(super) fn settings(headers: &HeaderMap) -> Result<Vec<(String, String)>, SqlError> {
+    // Of two tenants one would be taken, and nobody could say which was meant.
+    if headers.contains_key(TENANT) && headers.contains_key(NULL_TENANT) || headers.get_all(TENANT).iter().count() > 1 {
+        let error = SqlError::new("22023", format!("a request has one tenant: {TENANT} once, or {NULL_TENANT}"));
+        return Err(error);
+    }
     let mut settings = vec![("application_name".to_owned(), "http".to_owned())];
     for (header, setting) in SETTINGS {
         let Some(value) = headers.get(header) else { continue };

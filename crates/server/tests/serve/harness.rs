@@ -89,6 +89,12 @@ impl Server {
         self.http(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
     }
 
+    /// The same with the credentials of a role.
+    pub(crate) fn get_as(&self, role: &str, password: &str, path: &str) -> String {
+        let credentials = format!("Authorization: Bearer {role}:{password}\r\n");
+        self.http(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{credentials}\r\n"))
+    }
+
     /// Waits until nobody is connected: every session has ended.
     pub(crate) fn wait_until_alone(&self) {
         let begun = Instant::now();

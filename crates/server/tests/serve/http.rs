@@ -74,3 +74,83 @@ fn metrics_tell_what_each_shard_did() {
     assert_eq!(values("errors"), [0.0; 3]);
     assert!(values("seconds").iter().all(|seconds| *seconds > 0.0), "{metrics}");
 }
+
+/// I-42: the tenant of a request is the one that its header names; without one, statements on tenant tables are refused.
+#[test]
+fn a_request_has_the_tenant_of_its_header() {
+    let server = Server::start(&[]);
+    let good = format!("isles:{}", server.password);
+    let ask = |who: &str, headers: &str, sql: &str| {
+        let (status, answer) = post(&server, Some(who), headers, &serde_json::json!({ "sql": sql }).to_string());
+        let code = answer["error"]["code"].as_str().unwrap_or_default().to_owned();
+        (status, code, answer)
+    };
+    for sql in [
+        "CREATE TABLE notes (id int PRIMARY KEY, body text) WITH (kind = tenant)",
+        "CREATE USER ann PASSWORD 'one'",
+        "ALTER ROLE ann SET isles.tenant = 'acme'",
+        "ALTER ROLE ann SET isles.tenant_locked = on",
+    ] {
+        assert_eq!(ask(&good, "", sql).0, 200, "{sql}");
+    }
+    let longest = "x".repeat(64);
+    let tenants = [
+        "x-isles-tenant: acme\r\n".to_owned(),
+        "x-isles-tenant: Müller & Co\r\n".to_owned(),
+        format!("x-isles-tenant: {longest}\r\n"),
+        "x-isles-null-tenant: on\r\n".to_owned(),
+    ];
+    for (n, header) in tenants.iter().enumerate() {
+        let insert = format!("INSERT INTO notes VALUES (1, 'note {n}')");
+        assert_eq!(ask(&good, header, &insert).0, 200, "{header}");
+    }
+    for (n, header) in tenants.iter().enumerate() {
+        let (_, _, answer) = ask(&good, header, "SELECT body FROM notes");
+        assert_eq!(answer["results"][0]["rows"], serde_json::json!([[format!("note {n}")]]), "{header}");
+    }
+    let select = "SELECT body FROM notes";
+    let too_long = format!("x-isles-tenant: {}\r\n", "x".repeat(65));
+    for (headers, code) in [
+        ("", "55000"),
+        ("x-isles-null-tenant: off\r\n", "55000"),
+        ("x-isles-null-tenant: perhaps\r\n", "22023"),
+        ("x-isles-tenant: \r\n", "55000"),
+        (too_long.as_str(), "22023"),
+        ("x-isles-tenant: acme\r\nx-isles-null-tenant: on\r\n", "22023"),
+        ("x-isles-tenant: acme\r\nx-isles-tenant: borealis\r\n", "22023"),
+    ] {
+        let (_, found, answer) = ask(&good, headers, select);
+        assert_eq!(found, code, "{headers}: {answer}");
+        if code == "55000" {
+            let hint = answer["error"]["hint"].as_str().unwrap_or_default();
+            assert!(hint.contains("SET isles.tenant"), "{answer}");
+        }
+    }
+    let ann = "ann:one";
+    assert_eq!(ask(ann, "", select).2["results"][0]["rows"], serde_json::json!([["note 0"]]));
+    assert_eq!(ask(ann, "x-isles-tenant: acme\r\n", select).0, 200);
+    for header in ["x-isles-tenant: borealis\r\n", "x-isles-null-tenant: on\r\n", "x-isles-tenant: \r\n"] {
+        assert_eq!(ask(ann, header, select).1, "42501", "{header}");
+    }
+    assert!(not_utf8(&server, &good).contains("22021"));
+}
+
+/// What is answered to a header with bytes that are no text.
+fn not_utf8(server: &Server, credentials: &str) -> String {
+    use std::io::{Read, Write};
+    let body = r#"{"sql":"SELECT 1"}"#;
+    let mut request = format!(
+        "POST /sql HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {credentials}\r\n\
+         Content-Length: {}\r\nx-isles-tenant: ",
+        body.len()
+    )
+    .into_bytes();
+    request.extend([b'a', 0xff, 0xfe]);
+    request.extend(format!("\r\n\r\n{body}").into_bytes());
+    let mut stream = std::net::TcpStream::connect(server.http).unwrap();
+    stream.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
+    stream.write_all(&request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod client;
 mod door;
 mod fuzz;

@@ -168,3 +168,64 @@ async fn a_locked_role_has_its_tenant_and_nothing_else() {
     admin.batch_execute("SET isles.tenant = 'other'").await.unwrap();
     assert_eq!(texts(&admin, "SELECT body FROM notes").await, ["theirs"]);
 }
+
+/// I-41: whoever is locked to a tenant sees its own name and tables, and neither those of others nor a shard's.
+#[tokio::test]
+async fn a_locked_role_is_told_no_name_that_is_not_its_own() {
+    let server = Server::start(&["--shards", "2"]);
+    let admin = admin(&server).await;
+    for sql in [
+        "CREATE TABLE secret_ledger (id serial PRIMARY KEY, secret_column text)",
+        "CREATE VIEW secret_view AS SELECT id FROM secret_ledger",
+        "CREATE VIEW own_view AS SELECT id FROM notes",
+        "CREATE SEQUENCE secret_numbers",
+        "COMMENT ON TABLE secret_ledger IS 'secret words'",
+        "CREATE USER ann PASSWORD 'one'",
+        "ALTER ROLE ann SET isles.tenant = 'acme'",
+        "ALTER ROLE ann SET isles.tenant_locked = on",
+        "CREATE USER secret_role PASSWORD 'two'",
+        "CREATE ROLE secret_group",
+    ] {
+        assert_eq!(code(&admin, sql).await, "00000", "{sql}");
+    }
+    let ann = connect(&as_role(&server, "ann", "one")).await.unwrap();
+    assert_eq!(texts(&ann, "SELECT usename::text FROM pg_user WHERE usename <> 'isles'").await, ["ann"]);
+    assert_eq!(texts(&ann, "SELECT relname::text FROM pg_class WHERE relname IN ('notes', 'users')").await, ["notes"]);
+    let everything = [
+        "SHOW TABLES",
+        "SELECT * FROM pg_roles",
+        "SELECT * FROM pg_authid",
+        "SELECT * FROM pg_user",
+        "SELECT * FROM pg_shadow",
+        "SELECT * FROM pg_group",
+        "SELECT * FROM pg_class",
+        "SELECT * FROM pg_attribute",
+        "SELECT * FROM pg_index",
+        "SELECT * FROM pg_constraint",
+        "SELECT * FROM pg_description",
+        "SELECT * FROM pg_tables",
+        "SELECT * FROM pg_views",
+        "SELECT * FROM pg_indexes",
+        "SELECT * FROM pg_sequences",
+        "SELECT * FROM information_schema.tables",
+        "SELECT * FROM information_schema.columns",
+        "SELECT * FROM information_schema.sequences",
+        "SELECT * FROM information_schema.views",
+        "SELECT * FROM information_schema.table_constraints",
+        "SELECT oid::regclass::text FROM pg_class",
+    ];
+    for sql in everything {
+        let told = |messages: Vec<tokio_postgres::SimpleQueryMessage>| format!("{messages:?}");
+        let seen = told(ann.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")));
+        assert!(!seen.contains("secret"), "{sql}: {seen}");
+    }
+    let known = texts(&admin, "SELECT relname::text FROM pg_class WHERE relname LIKE 'secret%' ORDER BY 1").await;
+    assert!(known.len() >= 4, "others see them: {known:?}");
+    let explain = "EXPLAIN (ANALYZE) SELECT count(*) FROM notes";
+    let plan = texts(&ann, explain).await.join("\n");
+    assert!(plan.contains("Shard"), "{plan}");
+    assert!(!plan.contains("Shard s0") && !plan.contains("Shard s1"), "{plan}");
+    admin.batch_execute("SET isles.tenant = 'acme'").await.unwrap();
+    let plan = texts(&admin, explain).await.join("\n");
+    assert!(plan.contains("Shard s0") || plan.contains("Shard s1"), "{plan}");
+}

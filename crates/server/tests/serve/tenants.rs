@@ -98,7 +98,7 @@ async fn metrics_name_a_bounded_number_of_tenants() {
         }
     }
     assert!(admin.batch_execute("SELECT 1 / 0 FROM notes").await.is_ok(), "there are no rows");
-    let text = server.get("/metrics");
+    let text = server.get_as("isles", &server.password, "/metrics");
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("isles_tenant_statements_total{")).collect();
     assert_eq!(lines.len(), 101);
     for line in [
@@ -114,4 +114,36 @@ async fn metrics_name_a_bounded_number_of_tenants() {
     for name in ["isles_tenant_errors_total", "isles_tenant_rows_total", "isles_tenant_seconds_total"] {
         assert!(text.contains(&format!("{name}{{tenant=\"busy\"}}")), "{name}");
     }
+}
+
+/// I-41: whoever may not see other tenants does not read of them in the metrics either.
+#[tokio::test]
+async fn metrics_name_tenants_to_those_who_see_them() {
+    let server = Server::start(&[]);
+    let admin = connect(&server.url).await.unwrap();
+    for sql in [
+        "CREATE TABLE notes (id int PRIMARY KEY) WITH (kind = tenant)",
+        "CREATE USER ann PASSWORD 'one'",
+        "ALTER ROLE ann SET isles.tenant = 'acme'",
+        "ALTER ROLE ann SET isles.tenant_locked = on",
+        "CREATE USER owner PASSWORD 'two'",
+        "SET isles.tenant = 'borealis'",
+        "INSERT INTO notes VALUES (1)",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    let named = r#"isles_tenant_statements_total{tenant="borealis"}"#;
+    let common = "isles_statements_total{";
+    for text in [server.get("/metrics"), server.get_as("ann", "one", "/metrics")] {
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains(common), "{text}");
+        assert!(!text.contains("borealis") && !text.contains("isles_tenant_"), "{text}");
+        assert!(text.contains("do_shard_config_invalid"), "{text}");
+    }
+    for (role, password) in [("isles", server.password.as_str()), ("owner", "two")] {
+        let text = server.get_as(role, password, "/metrics");
+        assert!(text.contains(common) && text.contains(named), "{role}: {text}");
+        assert_eq!(text.matches("# TYPE do_shard_config_invalid").count(), 1, "{text}");
+    }
+    let refused = server.get_as("owner", "wrong", "/metrics");
+    assert!(refused.starts_with("HTTP/1.1 401") && !refused.contains(common), "{refused}");
 }

@@ -146,9 +146,9 @@ pub(crate) async fn a07_a08_a10_entries_are_mended_and_late_ones_lose(db: Db) {
     let stale = "UPDATE isles.run_index SET status = 'running', version = 0, created_at = 1 WHERE id = 'run-000'";
     system(&db, stale, Vec::new()).await;
     assert_ne!(listed(&workflows, &of("payment")).await, expected);
-    assert_eq!(workflows.reindex().await.unwrap(), 2);
+    assert_eq!(workflows.reindex().await.unwrap().written, 2);
     assert_eq!(listed(&workflows, &of("payment")).await, expected);
-    assert_eq!(workflows.reindex().await.unwrap(), 0, "what is right is not written again");
+    assert_eq!(workflows.reindex().await.unwrap().written, 0, "what is right is not written again");
     let entry = workflows.list(&of("payment")).await.unwrap().entries.into_iter().find(|entry| entry.id == "run-000");
     assert_eq!(entry.unwrap().created_at, created, "the time of creation is the run's own");
     // What the logs have is not lost while nobody follows them.

@@ -131,8 +131,8 @@ pub(crate) async fn a_run_is_started_in_the_callers_transaction(db: Db) {
     assert_eq!(workflows.get("quick", "dropped").await.unwrap_err().code, Code::WorkflowNotFound);
     // In Rust, in a session of one's own.
     client.run("BEGIN").await;
-    let made = workflows.create_in(&mut client.session, "quick", "rust", &json!(7)).await.unwrap();
-    let again = workflows.create_in(&mut client.session, "quick", "rust", &json!(7)).await.unwrap();
+    let made = workflows.create_in(&mut client.session, "quick", "rust", &json!(7), None).await.unwrap();
+    let again = workflows.create_in(&mut client.session, "quick", "rust", &json!(7), None).await.unwrap();
     client.run("COMMIT").await;
     assert_eq!((made, again), (Created::New, Created::Existing));
     assert_eq!(workflows.wait("quick", "rust", Some(LIMIT)).await.unwrap(), json!(7));

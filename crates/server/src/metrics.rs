@@ -3,6 +3,7 @@
 mod indexes;
 mod moves;
 mod placements;
+mod runs;
 mod stores;
 
 use crate::backend::Backend;
@@ -206,6 +207,7 @@ impl Metrics {
         let indexes = indexes::Indexes::new(backend);
         metrics.registry.register_collector(Box::new(indexes.clone()));
         metrics.indexes = Some(indexes);
+        metrics.registry.register_collector(Box::new(runs::Runs(Arc::clone(backend))));
         metrics.unprefixed.register_collector(Box::new(placements::Placements(Arc::clone(backend))));
         metrics.unprefixed.register_collector(Box::new(stores::Stores::new(backend)));
         metrics

@@ -58,6 +58,8 @@ pub enum Planted {
     TimerDeletedBeforeEffect,
     /// An executor that wakes late writes as if the run were still its own.
     LateExecutorNotFenced,
+    /// A step that takes longer than its lease is taken for dead.
+    LeaseNotRenewed,
 }
 
 /// How an engine works.

@@ -310,6 +310,9 @@ impl Lease {
 
     /// Says that the executor lives. False: the run is not its own any more.
     pub(crate) async fn renew(&self) -> Result<bool> {
+        if self.planted == Some(Planted::LeaseNotRenewed) {
+            return Ok(true);
+        }
         let params = params![self.key.as_str(), self.token().await?, self.until()];
         Ok(self.lines.one(RENEW, params).await?.affected == 1)
     }

@@ -12,13 +12,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Serialize, Deserialize)]
-pub struct Order {
-    pub amount: u64,
+pub(crate) struct Order {
+    pub(crate) amount: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Receipt {
-    pub charged: u64,
+pub(crate) struct Receipt {
+    pub(crate) charged: u64,
 }
 
 /// Charges, waits until somebody approves it, and ships. Those who listen are told how far it is.
@@ -37,7 +37,7 @@ async fn payment(ctx: Context, order: Order) -> Result<Receipt> {
 }
 
 /// The workflows of this program.
-pub fn registry() -> Result<Registry> {
+pub(crate) fn registry() -> Result<Registry> {
     let mut registry = Registry::new();
     let events = Events::new().with::<bool>("approved");
     registry.register("payment", payment, Options { shards: 4, events, ..Options::default() })?;

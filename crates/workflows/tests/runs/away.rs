@@ -146,8 +146,18 @@ async fn runs_go_on_while_a_postgresql_shard_is_away() {
     runs_go_on_without(&db, leave, come_back).await;
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passage {
+    Open,
+    Hangs,
+}
+
+async fn becomes(watched: &mut watch::Receiver<Passage>, wanted: Passage) {
+    let _ = watched.wait_for(|is| *is == wanted).await;
+}
+
 /// Passes connections on to a server, and lets all of them hang for as long as it is told to.
-async fn passage(to: String, mut hangs: watch::Receiver<bool>) -> u16 {
+async fn passage(to: String, mut hangs: watch::Receiver<Passage>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -156,12 +166,11 @@ async fn passage(to: String, mut hangs: watch::Receiver<bool>) -> u16 {
             tokio::spawn(async move {
                 let Ok(mut far) = TcpStream::connect(&to).await else { return };
                 tokio::select! {
-                    _ = copy_bidirectional(&mut near, &mut far) => {}
-                    // Nothing is said any more on either side, and nobody hangs up.
-                    _ = hangs.wait_for(|hangs| *hangs) => {
-                        let _ = hangs.wait_for(|hangs| !*hangs).await;
-                    }
+                    _ = copy_bidirectional(&mut near, &mut far) => return,
+                    () = becomes(&mut hangs, Passage::Hangs) => {}
                 }
+                // Nothing is said any more on either side, and nobody hangs up.
+                becomes(&mut hangs, Passage::Open).await;
             });
         }
         let _ = hangs.changed().await;
@@ -177,7 +186,7 @@ async fn a_shard_that_hangs_is_named_by_a_list_and_delays_no_timer() {
     let address = url.rsplit_once('@').map_or(url.as_str(), |(_, rest)| rest);
     let address = address.trim_start_matches("postgres://").trim_start_matches("postgresql://");
     let address = address.split('/').next().unwrap().to_owned();
-    let (hangs, watched) = watch::channel(false);
+    let (hangs, watched) = watch::channel(Passage::Open);
     let port = passage(address.clone(), watched).await;
     let db = with_postgres(url.replace(&address, &format!("127.0.0.1:{port}"))).await;
     let workflows = open(&db, registry()).await;
@@ -187,7 +196,7 @@ async fn a_shard_that_hangs_is_named_by_a_list_and_delays_no_timer() {
         workflows.create("nap", id, &2_000).await.unwrap();
     }
     until("the index", || async { list(&workflows).await.1.is_empty() }).await;
-    hangs.send_replace(true);
+    hangs.send_replace(Passage::Hangs);
     for id in &ids {
         workflows.wait("nap", id, Some(LIMIT)).await.unwrap();
     }
@@ -197,7 +206,7 @@ async fn a_shard_that_hangs_is_named_by_a_list_and_delays_no_timer() {
     assert_eq!(failed, index_shards_on(&db, &away));
     let (_, unasked) = workflows.counts(Some("nap")).await.unwrap();
     assert_eq!(unasked.into_iter().collect::<BTreeSet<_>>(), failed);
-    hangs.send_replace(false);
+    hangs.send_replace(Passage::Open);
     until("the whole index", || async { list(&workflows).await == (ids.iter().cloned().collect(), BTreeSet::new()) })
         .await;
     let kept: Json = workflows.get("nap", &ids[0]).await.unwrap().result.unwrap();

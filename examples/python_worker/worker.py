@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -51,6 +52,16 @@ class Server:
                 raise Lost() from error
             raise RuntimeError(f"{said['code']}: {said['message']}") from error
 
+    def lives(self, tasks):
+        """Says that tasks are still worked on, or wait for their turn."""
+        for who in tasks:
+            try:
+                self.task("heartbeat", who)
+            except Lost:
+                pass  # its next write says so
+            except (OSError, RuntimeError):
+                pass  # the next beat comes before the lease ends
+
     def task(self, action, body):
         return self.ask("POST", f"/workflows/_tasks/{action}", body)
 
@@ -60,7 +71,7 @@ class Context:
 
     def __init__(self, server, task):
         self.server = server
-        self.who = {name: task[name] for name in ("type", "id", "token", "attempt", "leaseMs")}
+        self.who = who_of(task)
         self.journal = {step["ordinal"]: step for step in task["journal"] if step["branch"] == ""}
         self.events = list(task["events"])
         self.event_seq = task["eventSeq"]
@@ -144,6 +155,34 @@ class Context:
         raise Suspended(answer.get("again"))
 
 
+def who_of(task):
+    return {name: task[name] for name in ("type", "id", "token", "attempt", "leaseMs")}
+
+
+class Beat:
+    """Keeps the leases of tasks while they are worked on: a step may take longer than its lease."""
+
+    def __init__(self, server, tasks):
+        self.server, self.tasks, self.done = server, [who_of(task) for task in tasks], threading.Event()
+        self.pause = min((task["leaseMs"] for task in tasks), default=3000) / 3000
+        self.thread = threading.Thread(target=self._beat, daemon=True)
+
+    def _beat(self):
+        while not self.done.wait(self.pause):
+            self.server.lives(list(self.tasks))
+
+    def ends(self, task):
+        self.tasks = [who for who in self.tasks if who["id"] != task["id"] or who["type"] != task["type"]]
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+
 def now_ms():
     return int(time.time() * 1000)
 
@@ -171,7 +210,11 @@ def execute(server, code, task):
 
 def greeting(context, payload):
     """Greets somebody, waits until it is approved, and says so."""
-    text = context.step("greet", lambda: f"Hello, {payload['name']}!")
+    def greet():
+        time.sleep(payload.get("takes", 0))
+        return f"Hello, {payload['name']}!"
+
+    text = context.step("greet", greet)
     context.emit("progress", 50)
     context.sleep("a moment", payload.get("seconds", 1))
     approved = context.wait_for_event("approval", "approved")
@@ -187,10 +230,14 @@ def main():
     print("ready", flush=True)
     executed, limit = 0, int(os.environ.get("ISLES_WORKER_TASKS", "0"))
     while not limit or executed < limit:
-        poll = {"types": list(code), "worker": f"python-{os.getpid()}", "max": 10, "waitMs": 10000, "leaseMs": 5000}
-        for task in server.task("poll", poll)["tasks"]:
-            execute(server, code[task["type"]], task)
-            executed += 1
+        poll = {"types": list(code), "worker": f"python-{os.getpid()}", "max": 10, "waitMs": 10000,
+                "leaseMs": int(os.environ.get("ISLES_WORKER_LEASE_MS", "5000"))}
+        tasks = server.task("poll", poll)["tasks"]
+        with Beat(server, tasks) as beat:
+            for task in tasks:
+                execute(server, code[task["type"]], task)
+                beat.ends(task)
+                executed += 1
 
 
 if __name__ == "__main__":

@@ -162,11 +162,13 @@ fn bench(what: Bench, parts: &[String]) -> Step {
     Step::cargo("bench", &args)
 }
 
-/// The simulations are test binaries: of a shard, and of a whole database. They read what to do from the environment.
+/// The simulations are test binaries: of a shard, of a whole database, and of runs of workflows. They read what to do
+/// from the environment.
 fn sim(seed: Option<u64>, seeds: Option<u64>) -> Step {
     let shard = ["test", "--release", "-p", "isles-engine", "--test", "simulation"];
-    let database = ["-p", "isles-cluster", "--test", "isolation", "--", "--nocapture"];
-    let step = Step::cargo("sim", &[&shard[..], &database].concat());
+    let database = ["-p", "isles-cluster", "--test", "isolation"];
+    let runs = ["-p", "isles-workflows", "--test", "simulated", "--", "--nocapture"];
+    let step = Step::cargo("sim", &[&shard[..], &database, &runs].concat());
     let step = seed.into_iter().fold(step, |step, seed| step.env("ISLES_SIM_SEED", seed));
     seeds.into_iter().fold(step, |step, seeds| step.env("ISLES_SIM_SEEDS", seeds))
 }

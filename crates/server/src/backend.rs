@@ -24,6 +24,8 @@ pub(crate) struct Backend {
 struct Runs {
     /// The database has this, among what SQL can call.
     database: Weak<Database>,
+    /// Workflows in Rust, which this process executes.
+    registry: Registry,
     opened: OnceCell<Workflows>,
 }
 
@@ -34,7 +36,7 @@ impl Source for Runs {
         let open = async {
             let database = self.database.upgrade().ok_or_else(closed)?;
             let env = Arc::new(TokioEnv::current());
-            Workflows::open(database, env, Registry::new(), EngineOptions::default()).await
+            Workflows::open(database, env, self.registry.clone(), EngineOptions::default()).await
         };
         self.opened.get_or_try_init(|| open).await.cloned()
     }
@@ -42,7 +44,7 @@ impl Source for Runs {
 
 impl Backend {
     /// Opens the database of a configuration, or makes it.
-    pub(crate) async fn open(config: &Config) -> Result<Backend, SqlError> {
+    pub(crate) async fn open(config: &Config, registry: Registry) -> Result<Backend, SqlError> {
         let mut place = database::Config::sqlite(&config.data, config.shards.sqlite);
         place.shards.extend(config.shards.postgres.iter().map(|url| ShardPlace::Postgres { url: url.clone() }));
         place.only_if_new = !config.shards.said;
@@ -53,7 +55,8 @@ impl Backend {
         place.regions = config.regions.clone();
         place.verify_indexes_every = config.verify_indexes_every.unwrap_or(place.verify_indexes_every);
         let database = Database::open(place, Arc::new(TokioEnv::current())).await?;
-        let runs = Arc::new(Runs { database: Arc::downgrade(&database), opened: OnceCell::new() });
+        let must_open = !registry.is_empty();
+        let runs = Arc::new(Runs { database: Arc::downgrade(&database), registry, opened: OnceCell::new() });
         procedures::register(&database, runs.clone());
         let stores = Stores::open(database.clone(), IdSource::System).await?;
         stores.register();
@@ -62,18 +65,27 @@ impl Backend {
             tracing::info!(stores = made.join(", "), "stores of the configuration are made");
         }
         let backend = Backend { database, stores, runs };
-        backend.resume_runs().await?;
+        if must_open || backend.has_runs().await? {
+            backend.resume_runs().await?;
+        }
         Ok(backend)
+    }
+
+    /// Whether there may be runs.
+    async fn has_runs(&self) -> Result<bool, SqlError> {
+        let mut session = self.database.system_session()?;
+        Ok(session.run_text("SELECT version FROM isles.run_format", Vec::new()).await.is_ok())
     }
 
     /// Runs that are there go on.
     async fn resume_runs(&self) -> Result<(), SqlError> {
-        let mut session = self.database.system_session()?;
-        if session.run_text("SELECT version FROM isles.run_format", Vec::new()).await.is_err() {
-            return Ok(());
-        }
         let opened = self.runs.workflows().await;
         opened.map(drop).map_err(|error| SqlError::new("58000", format!("workflows cannot be opened: {error}")))
+    }
+
+    /// The workflows of the database, if somebody has wanted them.
+    pub(crate) fn opened_workflows(&self) -> Option<&Workflows> {
+        self.runs.opened.get()
     }
 
     /// The workflows of the database.

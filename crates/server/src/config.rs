@@ -185,6 +185,8 @@ pub(crate) struct Limits {
     pub(crate) http_answer_bytes: usize,
     /// HTTP requests that run at once; more are refused.
     pub(crate) http_requests: usize,
+    /// Those of them that wait: for updates and ends of runs, and workers for tasks. They take no place of the others.
+    pub(crate) http_waits: usize,
 }
 
 impl Default for Limits {
@@ -199,6 +201,7 @@ impl Default for Limits {
             http_rows: 10_000,
             http_answer_bytes: 32 << 20,
             http_requests: 200,
+            http_waits: 1_000,
         }
     }
 }
@@ -379,6 +382,7 @@ fn check(config: Config) -> Result<Config, Invalid> {
         ("limits.startup_seconds", limits.startup_seconds as usize, 1),
         ("limits.http_body_bytes", limits.http_body_bytes, 1),
         ("limits.http_requests", limits.http_requests, 1),
+        ("limits.http_waits", limits.http_waits, 1),
     ] {
         if value < least {
             return Err(invalid(field, format!("{field} is {value}, and at least {least} is needed")));

@@ -3,6 +3,7 @@
 mod indexes;
 mod moves;
 mod placements;
+mod runs;
 mod stores;
 
 use crate::backend::Backend;
@@ -221,6 +222,7 @@ impl Metrics {
         let indexes = indexes::Indexes::new(backend);
         metrics.registry.register_collector(Box::new(indexes.clone()));
         metrics.indexes = Some(indexes);
+        metrics.registry.register_collector(Box::new(runs::Runs(Arc::clone(backend))));
         metrics.unprefixed.register_collector(Box::new(placements::Placements(Arc::clone(backend))));
         metrics.named[1].register_collector(Box::new(placements::Invalid(Arc::clone(backend), Audience::Everything)));
         metrics

@@ -16,6 +16,7 @@ use crate::pg::{PgDoor, Threads};
 use crate::tls;
 use isles_cluster::roles::{self, Role, Verifier};
 use isles_kernel::error::SqlError;
+use isles_workflows::Registry;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -91,7 +92,11 @@ impl Server {
     }
 
     /// Opens everything. When it returns, clients can connect.
-    pub(crate) async fn start(config: &Config, given_password: Option<String>) -> Result<Server, CannotStart> {
+    pub(crate) async fn start(
+        config: &Config,
+        given_password: Option<String>,
+        registry: Registry,
+    ) -> Result<Server, CannotStart> {
         let tls = match &config.tls {
             Some(files) => {
                 let loaded = tls::load(&files.certificate, &files.key);
@@ -99,7 +104,7 @@ impl Server {
             }
             None => None,
         };
-        let backend = Arc::new(Backend::open(config).await?);
+        let backend = Arc::new(Backend::open(config, registry).await?);
         let password = first_role(&backend, &config.data, given_password).await?;
         let logins = Arc::new(Logins::new(backend.catalog()).await?);
         let metrics = Arc::new(Metrics::of(&backend));

@@ -77,10 +77,14 @@ struct Worker(Child);
 
 impl Worker {
     fn start(world: &World) -> Worker {
+        Worker::with_lease(world, Duration::from_secs(5))
+    }
+
+    fn with_lease(world: &World, lease: Duration) -> Worker {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python_worker/worker.py");
         let mut command = Command::new("python3");
         command.arg(script).env("ISLES_HTTP", format!("http://{}", world.server.http()));
-        command.env("ISLES_PASSWORD", &world.password);
+        command.env("ISLES_PASSWORD", &world.password).env("ISLES_WORKER_LEASE_MS", lease.as_millis().to_string());
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -281,4 +285,93 @@ async fn bad_requests_of_workers_are_told_and_harm_no_run() {
     assert_eq!((status, &ended["status"]), (200, &json!("completed")), "{ended}");
     let (_, run) = world.get("/workflows/job/x");
     assert_eq!((&run["result"], run["steps"].as_array().unwrap().len()), (&json!("fine"), 1), "{run}");
+}
+
+/// Over HTTP everybody may do what SQL lets the same role do: administrators everything, other roles create runs, and
+/// those of one tenant nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_are_the_same_over_http_and_sql() {
+    let world = World::start().await;
+    let admin = connect(world.server.url()).await;
+    for sql in [
+        "CREATE USER olga PASSWORD 'two'",
+        "CREATE USER eve PASSWORD 'three'",
+        "ALTER ROLE eve SET isles.tenant = 'acme'",
+        "ALTER ROLE eve SET isles.tenant_locked = on",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    world.ask("PUT", "/workflows/_types/job", &json!({ "events": ["go"] }));
+    world.ask("POST", "/workflows/job", &json!({ "id": "x", "payload": "secret" }));
+    let who = format!("isles:{}", world.password);
+    let task = r#"{"type": "job", "id": "x", "token": 1, "attempt": 1}"#;
+    // What is asked for over HTTP, and by SQL, where that has it; and whether any role may.
+    for (method, path, body, sql, anybody) in [
+        ("POST", "/workflows/job", r#"{"id": "x", "payload": "secret"}"#, "start_run('job', 'x', '\"secret\"')", true),
+        ("GET", "/workflows", "", "list_runs()", false),
+        ("GET", "/workflows/job", "", "list_runs('job')", false),
+        ("GET", "/workflows/_counts", "", "count_runs()", false),
+        ("GET", "/workflows/_types", "", "", false),
+        ("GET", "/workflows/job/x", "", "get_run('job', 'x')", false),
+        ("GET", "/workflows/job/x/timeline", "", "run_timeline('job', 'x')", false),
+        ("GET", "/workflows/job/x/wait?timeout=1ms", "", "", false),
+        ("GET", "/workflows/job/missing/updates", "", "", false),
+        ("POST", "/workflows/job/x/events", r#"{"name": "go"}"#, "send_event('job', 'x', 'go')", false),
+        ("POST", "/workflows/job/x/pause", "", "pause_run('job', 'x')", false),
+        ("POST", "/workflows/job/x/resume", "", "resume_run('job', 'x')", false),
+        ("POST", "/workflows/job/x/terminate", "", "terminate_run('job', 'x')", false),
+        ("POST", "/workflows/job/x/restart", "", "restart_run('job', 'x')", false),
+        ("DELETE", "/workflows/job/x", "", "delete_run('job', 'x')", false),
+        ("PUT", "/workflows/_types/job", "{}", "", false),
+        ("POST", "/workflows/_types/job/resize", "", "resize_runs('job')", false),
+        ("POST", "/workflows/_reindex", "", "reindex_runs()", false),
+        ("POST", "/workflows/_tasks/poll", r#"{"types": ["job"], "worker": "w"}"#, "", false),
+        ("POST", "/workflows/_tasks/heartbeat", task, "", false),
+        ("POST", "/workflows/_tasks/obey", task, "", false),
+    ] {
+        let (other, locked) = (Some("olga:two"), Some("eve:three"));
+        let seen = [Some(who.as_str()), other, locked].map(|who| world.send(method, path, who, "", body));
+        assert!(!matches!(seen[0].0, 401 | 403), "{method} {path}: {:?}", seen[0]);
+        assert_eq!((seen[1].0 == 403, seen[2].0), (!anybody, 403), "{method} {path}: {seen:?}");
+        assert!(!seen[1].1.contains("secret"), "{method} {path}: {seen:?}");
+        for (role, may) in [("olga:two", anybody), ("eve:three", false)] {
+            let url = world.server.url().replacen(&format!("isles:{}", world.password), role, 1);
+            let client = connect(&url).await;
+            if !sql.is_empty() {
+                let denied = client.simple_query(&format!("SELECT isles.{sql}")).await.err();
+                let denied = denied.and_then(|error| error.code().map(|code| code.code() == "42501"));
+                assert_eq!(denied, if may { None } else { Some(true) }, "{role}: {sql}");
+            }
+        }
+    }
+    let (_, metrics) = world.send("GET", "/metrics", None, "", "");
+    assert!(metrics.contains("isles_run_index_lag_ms"), "{metrics}");
+}
+
+/// A worker that takes several tasks keeps the leases of those that wait for their turn, so another one does not take
+/// them; and it does what is asked for between two steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_keeps_its_leases_and_obeys() {
+    let world = World::start().await;
+    let _first = Worker::with_lease(&world, Duration::from_secs(3));
+    let input = json!({ "name": "Ann", "seconds": 0.01, "takes": 4 });
+    for id in ["one", "two"] {
+        world.ask("POST", "/workflows/greeting", &json!({ "id": id, "payload": input }));
+    }
+    let _second = Worker::with_lease(&world, Duration::from_secs(3));
+    world.ask("POST", "/workflows/greeting", &json!({ "id": "paused", "payload": input }));
+    world.until("/workflows/greeting/paused", |run| run["status"] == "running");
+    world.ask("POST", "/workflows/greeting/paused/pause", &Value::Null);
+    let paused = world.until("/workflows/greeting/paused", |run| run["status"] == "paused");
+    assert_eq!(paused["steps"][0]["name"], json!("greet"), "the step that ran came to its end: {paused}");
+    world.ask("POST", "/workflows/greeting/paused/resume", &Value::Null);
+    for id in ["one", "two", "paused"] {
+        world.until(&format!("/workflows/greeting/{id}"), |run| run["status"] == "waiting");
+    }
+    let client = connect(world.server.url()).await;
+    let sql = "SELECT id, executor_token FROM isles.runs WHERE id <> 'paused' ORDER BY id";
+    let rows = client.query(sql, &[]).await.unwrap();
+    let tokens: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    // Created, claimed for the first step, and once more after the sleep.
+    assert_eq!(tokens, [("one".into(), 3), ("two".into(), 3)]);
 }

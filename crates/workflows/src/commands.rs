@@ -3,13 +3,14 @@
 use crate::engine::Workflows;
 use crate::error::{Code, Result, WorkflowError};
 use crate::index::list::Filter;
-use crate::registry::{Events, Options};
+use crate::registry::{DEFAULT_RESULT_SIZE, Events, Options};
 use crate::runs::Create;
 use crate::store::Created;
 use isles_kernel::runs::list::Order;
+use isles_kernel::runs::retry::{Backoff, Retry};
 use isles_kernel::runs::status::Status;
 use isles_kernel::runs::units::parse_duration;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,6 +31,45 @@ pub struct RemoteType {
     pub events: Vec<String>,
     /// How long runs are kept when they have ended, as `30d`.
     pub retention: Option<String>,
+    /// Bytes that the results of a run may sum up to.
+    pub result_size_limit: Option<u64>,
+    /// How steps are tried again; workers are told with each task.
+    pub retry: Option<RemoteRetry>,
+}
+
+/// How steps are tried again. What is not said is as it is for workflows in Rust.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RemoteRetry {
+    pub limit: Option<u32>,
+    pub delay_ms: Option<u64>,
+    pub backoff: Option<Backoff>,
+    pub cap_ms: Option<u64>,
+    pub jitter: Option<f64>,
+}
+
+impl RemoteRetry {
+    pub(crate) fn of(retry: &Retry) -> RemoteRetry {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        RemoteRetry {
+            limit: Some(retry.limit),
+            delay_ms: Some(ms(retry.delay)),
+            backoff: Some(retry.backoff),
+            cap_ms: Some(ms(retry.cap)),
+            jitter: Some(retry.jitter),
+        }
+    }
+
+    pub(crate) fn retry(&self) -> Retry {
+        let unsaid = Retry::default();
+        Retry {
+            limit: self.limit.unwrap_or(unsaid.limit),
+            delay: self.delay_ms.map_or(unsaid.delay, Duration::from_millis),
+            backoff: self.backoff.unwrap_or(unsaid.backoff),
+            cap: self.cap_ms.map_or(unsaid.cap, Duration::from_millis),
+            jitter: self.jitter.unwrap_or(unsaid.jitter),
+        }
+    }
 }
 
 impl RemoteType {
@@ -41,6 +81,8 @@ impl RemoteType {
             previous_shards: self.previous_shards,
             legacy: self.legacy,
             events,
+            result_size_limit: self.result_size_limit.unwrap_or(DEFAULT_RESULT_SIZE),
+            retry: self.retry.as_ref().map(RemoteRetry::retry).unwrap_or_default(),
             retention: retention.map_err(|error| WorkflowError::invalid(error.to_string()))?,
             ..Options::default()
         })
@@ -156,10 +198,18 @@ impl Workflows {
     }
 
     pub async fn manage_counts(&self, kind: Option<&str>) -> Result<Json> {
+        let as_of = self.engine.index_is_of();
         let (counts, failed) = self.counts(kind).await?;
         let shown = |count: &crate::index::list::Count| json!({ "type": count.kind, "status": count.status.as_str(), "runs": count.runs });
         let counts: Vec<Json> = counts.iter().map(shown).collect();
-        Ok(json!({ "counts": counts, "incomplete": !failed.is_empty(), "failedShards": failed }))
+        Ok(json!({
+            "counts": counts, "incomplete": !failed.is_empty(), "failedShards": failed, "asOf": as_of,
+        }))
+    }
+
+    pub async fn manage_reindex(&self) -> Result<Json> {
+        let mended = self.reindex().await?;
+        Ok(json!({ "written": mended.written, "removed": mended.removed }))
     }
 
     pub async fn manage_resize(&self, kind: &str) -> Result<Json> {

@@ -71,6 +71,8 @@ pub struct Context {
 
 /// What all branches of one execution share.
 pub(crate) struct Shared {
+    /// Held by who tells an update: their numbers are in the order in which they can be read.
+    pub(crate) telling: futures::lock::Mutex<()>,
     pub(crate) lease: Lease,
     pub(crate) definition: Arc<Definition>,
     pub(crate) engine: Arc<Engine>,
@@ -88,14 +90,16 @@ pub(crate) struct State {
     pub(crate) active: usize,
     /// What waits, and until when.
     pub(crate) blocked: BTreeMap<Place, Option<i64>>,
-    /// Entries that are pending and not noted yet.
-    pub(crate) unsaved: BTreeMap<Place, Step>,
+    /// Entries that are not noted yet, and go with the next write: those that are pending with one that ends the lease,
+    /// those that time has made final with any.
+    unsaved: BTreeMap<Place, Step>,
     pub(crate) halt: Option<Halt>,
     /// The code cannot go on, whatever it does.
     pub(crate) fatal: Option<WorkflowError>,
     update_seq: i64,
     bytes: u64,
-    drawn: u64,
+    /// Random numbers that each branch has drawn.
+    drawn: BTreeMap<String, u64>,
     /// How often something without a name of its own was asked for.
     unnamed: BTreeMap<String, u32>,
 }
@@ -107,6 +111,26 @@ impl State {
         let bytes = steps.iter().filter_map(|step| step.result.as_ref()).map(|text| text.len() as u64).sum();
         let journal = steps.into_iter().map(|step| (step.place.clone(), step)).collect();
         State { replay, journal, events: events.into(), seen, update_seq, bytes, ..State::default() }
+    }
+
+    /// Whether it has to stop, and something goes on that would be torn.
+    pub(crate) fn must_drain(&self) -> bool {
+        self.active > 0 && self.halt.as_ref().is_some_and(Halt::lets_steps_end)
+    }
+
+    /// Entries that an execution before has not saved: what waited there goes on waiting.
+    pub(crate) fn goes_on_with(&mut self, unsaved: Vec<Step>) {
+        for step in unsaved {
+            if !self.journal.get(&step.place).is_some_and(is_final) {
+                self.replay.learn(step.place.clone(), Asked { kind: step.kind, name: step.name.clone() });
+                self.journal.insert(step.place.clone(), step.clone());
+                self.unsaved.insert(step.place.clone(), step);
+            }
+        }
+    }
+
+    pub(crate) fn all_unsaved(&self) -> Vec<Step> {
+        self.unsaved.values().cloned().collect()
     }
 
     /// The run rests if nothing goes on and something waits.
@@ -181,16 +205,24 @@ impl Shared {
 
     /// Ends the execution: what code does after this does not count.
     async fn halt(&self, halt: Halt) -> ! {
-        lock(&self.state).halt.get_or_insert(halt);
+        {
+            let mut state = lock(&self.state);
+            // Where the run is lost there is nothing to wait for.
+            if state.halt.as_ref().is_none_or(|known| known.lets_steps_end() && !halt.lets_steps_end()) {
+                state.halt = Some(halt);
+            }
+        }
         std::future::pending().await
     }
 
     /// Ends the execution of code whose transaction did not commit. Those that met come back one after the other.
-    async fn conflict(&self, halt: Halt) -> ! {
+    async fn conflict(&self, active: Active, halt: Halt) -> ! {
         if halt == Halt::Again {
             let env = self.lease.lines.env();
             env.sleep(Duration::from_millis(env.random() % CONFLICT_MS)).await;
         }
+        // Not before: a run of which nothing goes on could rest meanwhile.
+        drop(active);
         self.halt(halt).await
     }
 
@@ -199,9 +231,15 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Pausing and terminating happen between steps.
+    /// Pausing and terminating happen between steps. Nothing begins while the execution is about to end.
     async fn boundary(&self) {
-        let control = lock(&self.state).seen.control;
+        let (control, halts) = {
+            let state = lock(&self.state);
+            (state.seen.control, state.halt.is_some())
+        };
+        if halts {
+            return std::future::pending().await;
+        }
         if let Some(control @ (Control::Pause | Control::Terminate)) = control {
             self.halt(Halt::Asked(control)).await;
         }
@@ -209,19 +247,23 @@ impl Shared {
 
     /// Notes an entry, and takes it as noted.
     async fn note(self: &Arc<Self>, step: Step, with: With) {
-        let update_seq = {
+        let (update_seq, passed) = {
             let mut state = lock(&self.state);
             if matches!(with, With::Update(..)) {
                 state.update_seq += 1;
             }
-            state.update_seq
+            let passed: Vec<Step> = state.unsaved.values().filter(|step| is_final(step)).cloned().collect();
+            (state.update_seq, passed)
         };
         let with = match with {
             With::Update(_, name, data) => With::Update(update_seq, name, data),
             with => with,
         };
-        match self.lease.note(&step, with, update_seq).await {
-            Ok(seen) => self.is_noted(step, seen),
+        match self.lease.note(&step, with, update_seq, &passed).await {
+            Ok(seen) => {
+                lock(&self.state).unsaved.retain(|place, _| !passed.iter().any(|step| step.place == *place));
+                self.is_noted(step, seen);
+            }
             Err(halt) => self.halt(halt).await,
         }
     }
@@ -401,24 +443,25 @@ impl Context {
                     session.fail();
                     let _ = end(&mut session).await;
                     drop(place);
-                    shared.conflict(halt).await
+                    shared.conflict(active, halt).await
                 }
             };
             if let Err(error) = end(&mut session).await {
                 // It may have happened, if the error does not say otherwise. Whoever executes the run next reads whether
                 // it has.
                 drop(place);
-                shared.conflict(Halt::unless_repeated(error)).await;
+                shared.conflict(active, Halt::unless_repeated(error)).await
             }
             drop(place);
             shared.is_noted(step, seen);
+            drop(active);
             result
         }
     }
 
     /// Waits for some time.
     pub fn sleep(&self, name: &str, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let ms = i64::try_from(time.as_millis()).unwrap_or(MAX_SLEEP_MS).min(MAX_SLEEP_MS);
+        let ms = bounded_ms(time);
         self.rest(Kind::Sleep, name, move |now| now.saturating_add(ms))
     }
 
@@ -449,11 +492,16 @@ impl Context {
                 shared.boundary().await;
                 shared.block(step).await;
             }
-            if shared.noted(&step.place).is_none() {
-                let active = Active::new(&shared);
-                let ended = Step { state: EntryState::Completed, ended_at: Some(now), ..step };
-                shared.note(ended, With::Nothing).await;
-                drop(active);
+            let noted = shared.noted(&step.place);
+            let ended = Step { state: EntryState::Completed, ended_at: Some(now), ..step };
+            match noted {
+                None => {
+                    let _active = Active::new(&shared);
+                    shared.note(ended, With::Nothing).await;
+                }
+                Some(noted) if is_final(&noted) => {}
+                // It goes with whatever is noted next.
+                Some(_) => drop(lock(&shared.state).unsaved.insert(ended.place.clone(), ended)),
             }
         }
         .boxed()
@@ -479,7 +527,7 @@ impl Context {
                 return outcome(step);
             }
             let step = noted.unwrap_or_else(|| {
-                let wake_at = timeout.map(|timeout| now.saturating_add(timeout.as_millis() as i64));
+                let wake_at = timeout.map(|timeout| now.saturating_add(bounded_ms(timeout)));
                 Step { wake_at, ..new_step(place, Kind::WaitForEvent, name, now) }
             });
             let came = {
@@ -521,7 +569,9 @@ impl Context {
             }
             check_update(&shared.definition, &update)?;
             let data = data?;
+            shared.boundary().await;
             let _active = Active::new(&shared);
+            let _telling = shared.telling.lock().await;
             let now = shared.now();
             let step = new_step(place, Kind::Emit, name, now);
             let step = Step { state: EntryState::Completed, ended_at: Some(now), ..step };
@@ -555,6 +605,7 @@ impl Context {
             if let Some(noted) = shared.noted(&place).and_then(|step| outcome(&step).ok()) {
                 return noted;
             }
+            shared.boundary().await;
             let _active = Active::new(&shared);
             let now = shared.now();
             let step = new_step(place, Kind::Value, name, now);
@@ -566,12 +617,13 @@ impl Context {
     }
 
     /// A random number: the same when the code is executed again, and another one in each run. It is drawn from the run's
-    /// name, so it is no secret.
+    /// name and from how many the branch has drawn, so it is no secret.
     pub fn random(&self) -> u64 {
         let drawn = {
             let mut state = lock(&self.shared.state);
-            state.drawn += 1;
-            state.drawn
+            let drawn = state.drawn.entry(self.branch.clone()).or_default();
+            *drawn += 1;
+            *drawn
         };
         let seed = format!("{}/{}/{}/{drawn}", self.shared.lease.key.as_str(), self.shared.lease.attempt, self.branch);
         let mix = |salt: &str| u64::from(fnv1a32(&format!("{salt}{seed}")));
@@ -593,6 +645,7 @@ impl Context {
                 Some(Err(error)) => shared.fail(error).await,
             };
             if shared.noted(&place).is_none() {
+                shared.boundary().await;
                 let _active = Active::new(&shared);
                 let now = shared.now();
                 let step = new_step(place, Kind::Patch, name, now);
@@ -659,12 +712,19 @@ impl Context {
             let active = Active::new(&shared);
             let input = input.map_err(|error| WorkflowError::invalid(error.to_string()))?;
             let now = shared.now();
+            let was_created = noted.is_some();
             let step = noted.unwrap_or_else(|| new_step(place, Kind::Child, name, now));
             let step = Step { attempts: 1, ..step };
-            let ended = match create_child(&shared, &kind, &id, &input).await {
+            // One that was created before is looked at and not created again: it may have ended and been deleted.
+            let created = match was_created {
+                true => Ok(()),
+                false => create_child(&shared, &kind, &id, &input).await,
+            };
+            let ended = match created {
                 Err(error) => Some(Err(error)),
                 Ok(()) => match shared.engine.outcome(&kind, &id).await {
                     Ok(outcome) => outcome,
+                    Err(error) if error.code == Code::WorkflowNotFound => Some(Err(was_deleted(&kind, &id))),
                     Err(error) => shared.halt(Halt::Trouble(error)).await,
                 },
             };
@@ -724,6 +784,17 @@ fn new_step(place: Place, kind: Kind, name: String, now: i64) -> Step {
         ended_at: None,
         history: Vec::new(),
     }
+}
+
+/// A time as milliseconds that can be added to any other.
+fn bounded_ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(MAX_SLEEP_MS).min(MAX_SLEEP_MS)
+}
+
+fn was_deleted(kind: &str, id: &str) -> WorkflowError {
+    let message = format!("run \"{id}\" of \"{kind}\" was deleted before its result was read");
+    WorkflowError { retriable: false, ..WorkflowError::new(Code::WorkflowNotFound, message) }
+        .with_hint("keep runs that others wait for: a longer retention")
 }
 
 async fn create_child(shared: &Arc<Shared>, kind: &str, id: &str, input: &Json) -> Result<()> {
@@ -813,7 +884,7 @@ fn end_attempt(shared: &Shared, step: Step, result: Result<String>, retry: &Retr
     let step = Step { history, ..step };
     let wait = if error.retriable { retry.after(attempt, shared.lease.lines.env().random()) } else { None };
     if let Some(wait) = wait {
-        let wake_at = Some(now.saturating_add(wait.as_millis() as i64));
+        let wake_at = Some(now.saturating_add(bounded_ms(wait)));
         return Step { state: EntryState::Pending, error: Some(error), wake_at, ..step };
     }
     let error = match error.retriable {

@@ -6,6 +6,7 @@
 use crate::error::{Code, Result, WorkflowError, bad_name};
 use crate::execute::{Journal, execute};
 use crate::index::follow;
+use crate::index::list::Filter;
 use crate::lease::{Claimed, Lease};
 use crate::lines::{Lines, params, say};
 use crate::lock;
@@ -16,6 +17,7 @@ use crate::{tables, worker};
 use isles_cluster::database::Database;
 use isles_cluster::session::Session;
 use isles_engine::env::Env;
+use isles_kernel::names::ShardId;
 use isles_kernel::runs::names::RunKey;
 use isles_kernel::runs::places::Spread;
 use isles_kernel::runs::status::{Control, Status};
@@ -35,6 +37,10 @@ const WAIT_LOOK: Duration = Duration::from_secs(1);
 const LIVE_UPDATES: usize = 256;
 /// How often what is left of runs that were deleted, and runs past their retention, are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
+/// Runs that are deleted between two pauses of a sweep, and how long these are: clients are served meanwhile, and some
+/// thousand runs go each second.
+const SWEPT_AT_ONCE: i64 = 500;
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 /// How long a run that was deleted makes late writers lose. No executor lives that long without a beat.
 const KEEP_DELETED_MS: i64 = 24 * 3_600_000;
 
@@ -52,6 +58,8 @@ pub enum Planted {
     TimerDeletedBeforeEffect,
     /// An executor that wakes late writes as if the run were still its own.
     LateExecutorNotFenced,
+    /// A step that takes longer than its lease is taken for dead.
+    LeaseNotRenewed,
 }
 
 /// How an engine works.
@@ -81,6 +89,13 @@ impl Default for EngineOptions {
     }
 }
 
+/// A run that is waited for.
+#[derive(Default)]
+struct Waited {
+    waiters: usize,
+    told: Arc<Notify>,
+}
+
 /// What one process has open.
 pub(crate) struct Engine {
     pub(crate) lines: Arc<Lines>,
@@ -90,17 +105,21 @@ pub(crate) struct Engine {
     types: Mutex<BTreeMap<String, Arc<Definition>>>,
     /// How the entries of each type are spread, by the record: several processes go by one, whatever each has registered.
     spreads: Mutex<BTreeMap<String, Spread>>,
+    /// Bytes of results that runs have which workers execute, by the token of the claim.
+    pub(crate) sizes: Mutex<BTreeMap<String, (i64, u64)>>,
     /// Runs that are executed here.
     pub(crate) taken: Mutex<BTreeSet<String>>,
     ready: Mutex<VecDeque<String>>,
     news: Arc<Notify>,
     /// For workers of other languages.
     remote_news: Arc<Notify>,
+    /// Of which moment the index is, by each shard whose log is followed.
+    index_is_of: Mutex<BTreeMap<ShardId, i64>>,
     /// Something was written that the index may have to know.
     pub(crate) written: Arc<Notify>,
     permits: Arc<Semaphore>,
     pub(crate) transactions: Semaphore,
-    waiting: Mutex<BTreeMap<String, Arc<Notify>>>,
+    waiting: Mutex<BTreeMap<String, Waited>>,
     live: Mutex<BTreeMap<String, broadcast::Sender<Update>>>,
     closed: AtomicBool,
     closing: Notify,
@@ -130,6 +149,7 @@ impl Engine {
 
     /// A run is due now.
     fn is_due(&self, run: &str) {
+        // Where nothing is executed nobody takes it from the queue; whoever executes it looks.
         let is_remote = RunKey::parse(run)
             .and_then(|key| self.definition(key.kind()).ok())
             .is_none_or(|definition| definition.is_remote());
@@ -137,8 +157,10 @@ impl Engine {
             self.remote_news.notify_waiters();
             return;
         }
-        lock(&self.ready).push_back(run.into());
-        self.news.notify_one();
+        if self.options.executes {
+            lock(&self.ready).push_back(run.into());
+            self.news.notify_one();
+        }
     }
 
     /// Resolves when a run of another language may be due.
@@ -155,6 +177,17 @@ impl Engine {
 
     pub(crate) fn saw_write(&self) {
         self.written.notify_waiters();
+    }
+
+    /// The index has whatever a shard has committed before a moment.
+    pub(crate) fn is_of(&self, shard: &ShardId, moment: i64) {
+        lock(&self.index_is_of).insert(shard.clone(), moment);
+    }
+
+    /// The moment before which the index has everything; None if a shard is not followed yet.
+    pub(crate) fn index_is_of(&self) -> Option<i64> {
+        let (of, shards) = (lock(&self.index_is_of), self.lines.database().shard_names());
+        shards.iter().map(|shard| of.get(shard).copied()).min().flatten()
     }
 
     pub(crate) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
@@ -205,7 +238,7 @@ impl Engine {
         };
         let run = new.key.as_str().to_owned();
         let Some(permit) = permit.filter(|_| lock(&self.taken).insert(run.clone())) else {
-            let created = self.lines.create(&new, None).await?;
+            let (created, _) = self.lines.create(&new, None).await?;
             self.saw_write();
             self.is_due(&run);
             return Ok(created);
@@ -218,14 +251,14 @@ impl Engine {
             let lease_until = engine.lines.now() + lease.as_millis() as i64;
             let first = FirstExecutor { name: engine.executor.clone(), lease_until };
             let created = engine.lines.create(&new, Some(&first)).await;
-            let is_new = matches!(created, Ok(Created::New));
+            let (created, written) = match created {
+                Ok((created, written)) => (Ok(created), written),
+                Err(error) => (Err(error), None),
+            };
             let _ = done.send(created);
-            if is_new {
+            if let Some(written) = written {
                 engine.saw_write();
-                match engine.first_lease(&new, input).await {
-                    Ok((claimed, journal)) => execute(&engine, claimed, journal).await,
-                    Err(error) => tracing::debug!(run, %error, "a new run is left to whoever claims it"),
-                }
+                execute(&engine, engine.first_lease(&new, Run { input, ..written }), Journal::Empty).await;
             }
             lock(&engine.taken).remove(&run);
             drop(permit);
@@ -235,9 +268,9 @@ impl Engine {
         told.await.unwrap_or_else(|_| Err(WorkflowError::new(Code::Unavailable, "the engine is being closed")))
     }
 
-    /// The lease that a run was created with.
-    async fn first_lease(&self, new: &NewRun, input: Json) -> Result<(Claimed, Journal)> {
-        let run = self.lines.get(&new.key).await?;
+    /// The lease that a run was created with: its token is the one that was written with the run. One that was read later
+    /// could be somebody else's, who has claimed the run since.
+    fn first_lease(&self, new: &NewRun, run: Run) -> Claimed {
         let lease = Lease {
             lines: self.lines.clone(),
             key: new.key.clone(),
@@ -246,8 +279,7 @@ impl Engine {
             length: self.options.lease,
             planted: self.options.planted,
         };
-        // A run that was claimed in between is somebody else's; its first write will say so.
-        Ok((Claimed { lease, run: Run { input, ..run } }, Journal::Empty))
+        Claimed { lease, run }
     }
 
     /// The outcome of a run that has ended.
@@ -270,8 +302,8 @@ impl Engine {
     /// A run has ended: those who wait for it are told.
     pub(crate) async fn has_ended(&self, key: &RunKey, status: Status, parent: Option<&str>) {
         self.saw_write();
-        if let Some(waiting) = lock(&self.waiting).remove(key.as_str()) {
-            waiting.notify_waiters();
+        if let Some(waited) = lock(&self.waiting).get(key.as_str()) {
+            waited.told.notify_waiters();
         }
         if status.is_terminal() {
             // Whoever listens hears that nothing more comes.
@@ -332,6 +364,8 @@ impl Workflows {
             ready: Mutex::default(),
             news: Arc::default(),
             remote_news: Arc::default(),
+            index_is_of: Mutex::default(),
+            sizes: Mutex::default(),
             written: Arc::default(),
             waiting: Mutex::default(),
             live: Mutex::default(),
@@ -375,13 +409,16 @@ impl Workflows {
         const TAKE: &str = "UPDATE isles.runs SET due_at = $2 WHERE run = $1 AND status = 'running' AND executor <> $3 \
             AND due_at > $2";
         let (lines, executor) = (&self.engine.lines, self.engine.executor.as_str());
-        let left = lines.one(LEFT, params![executor]).await?;
+        // Those of a shard that cannot be reached now are claimed when their leases have ended.
+        let left = lines.by_shard((LEFT, params![executor])).await.map_err(WorkflowError::of_sql)?;
         let now = lines.now();
-        let runs = left.rows.iter().filter_map(|row| crate::lines::text(row.first()?));
+        let rows: Vec<_> = left.into_iter().filter_map(|(_, rows)| rows.ok()).flatten().collect();
+        let runs = rows.iter().filter_map(|row| crate::lines::text(row.first()?));
         let taken = runs.map(|run| lines.try_together(vec![(TAKE, params![run, now, executor])]));
-        use futures::stream::{StreamExt, TryStreamExt};
+        use futures::stream::StreamExt;
         let taken = futures::stream::iter(taken.collect::<Vec<_>>()).buffer_unordered(TAKEN_AT_ONCE);
-        taken.try_for_each(|_| std::future::ready(Ok(()))).await.map_err(WorkflowError::of_sql)
+        taken.for_each(|_| std::future::ready(())).await;
+        Ok(())
     }
 
     pub(crate) async fn adopt(&self, definition: Arc<Definition>) -> Result<()> {
@@ -421,14 +458,12 @@ impl Workflows {
         kind: &str,
         id: &str,
         input: &In,
+        attributes: Option<&Json>,
     ) -> Result<Created> {
         let input = serde_json::to_string(input).map_err(|error| WorkflowError::invalid(error.to_string()))?;
-        let said = say(session, "SELECT isles.start_run($1, $2, $3)", params![kind, id, input]).await;
-        let said = said.map_err(|error| match error.sqlstate {
-            "23505" => WorkflowError::new(Code::WorkflowAlreadyExists, error.message),
-            "42704" => WorkflowError::new(Code::WorkflowTypeUnknown, error.message),
-            _ => WorkflowError::of_sql(error),
-        })?;
+        let params = params![kind, id, input, attributes.map(Json::to_string)];
+        let said = say(session, "SELECT isles.start_run($1, $2, $3, $4)", params).await;
+        let said = said.map_err(WorkflowError::of_procedure)?;
         match said.rows.first().and_then(|row| row.first()) {
             Some(Value::Bool(true)) => Ok(Created::New),
             _ => Ok(Created::Existing),
@@ -507,9 +542,12 @@ impl Workflows {
     pub async fn wait(&self, kind: &str, id: &str, limit: Option<Duration>) -> Result<Json> {
         let key = self.key(kind, id)?;
         let env = self.engine.lines.env();
-        let deadline = limit.map(|limit| env.elapsed() + limit);
+        let deadline = limit.map(|limit| env.elapsed().saturating_add(limit));
+        // Nothing is kept for runs that there are not.
+        self.engine.lines.get(&key).await?;
+        let waiting = Waiting::begin(&self.engine, key.as_str());
         loop {
-            let waiting = lock(&self.engine.waiting).entry(key.as_str().into()).or_default().clone();
+            let waiting = waiting.told();
             let mut told = Box::pin(waiting.notified());
             told.as_mut().enable();
             let run = self.engine.lines.get(&key).await?;
@@ -561,6 +599,34 @@ impl Workflows {
     }
 }
 
+/// Somebody waits for a run. Who was the last to wait leaves nothing behind.
+struct Waiting<'a> {
+    engine: &'a Engine,
+    run: &'a str,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(engine: &'a Engine, run: &'a str) -> Waiting<'a> {
+        lock(&engine.waiting).entry(run.into()).or_default().waiters += 1;
+        Waiting { engine, run }
+    }
+
+    fn told(&self) -> Arc<Notify> {
+        lock(&self.engine.waiting).get(self.run).map(|waited| waited.told.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.engine.waiting);
+        let Some(waited) = waiting.get_mut(self.run) else { return };
+        waited.waiters = waited.waiters.saturating_sub(1);
+        if waited.waiters == 0 {
+            waiting.remove(self.run);
+        }
+    }
+}
+
 /// Takes away what has been kept for long enough.
 async fn sweep(workflows: Workflows) {
     let engine = workflows.engine.clone();
@@ -576,22 +642,66 @@ async fn sweep(workflows: Workflows) {
 }
 
 impl Workflows {
-    /// Deletes runs past their retention, and forgets what was deleted long ago. Returns how many went.
+    /// Deletes all runs past their retention, and forgets what was deleted long ago. Returns how many went.
     pub async fn sweep_once(&self) -> Result<u64> {
         let now = self.engine.lines.now();
-        let mut gone = self.engine.lines.forget_deleted(now - KEEP_DELETED_MS).await?;
+        let mut gone = 0;
+        loop {
+            let forgotten = self.engine.lines.forget_deleted(now - KEEP_DELETED_MS).await?;
+            gone += forgotten;
+            if forgotten == 0 || !self.may_sweep_on().await {
+                break;
+            }
+        }
         for definition in self.engine.definitions() {
             let Some(retention) = definition.options.retention else { continue };
             let before = now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX));
-            for id in self.ended_before(&definition.kind, before).await? {
-                // One that was restarted meanwhile has not ended, and stays.
-                match self.delete(&definition.kind, &id).await {
-                    Ok(()) => gone += 1,
-                    Err(error) if matches!(error.code, Code::WorkflowNotRunning | Code::WorkflowNotFound) => {}
-                    Err(error) => return Err(error),
-                }
+            for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
+                gone += self.sweep_status(&definition.kind, status, before).await?;
             }
         }
         Ok(gone)
+    }
+
+    /// Deletes all runs of a status that were last changed before a time. It goes on page by page: entries of those that
+    /// are gone already may still be there.
+    async fn sweep_status(&self, kind: &str, status: Status, before: i64) -> Result<u64> {
+        use futures::stream::StreamExt;
+        let (mut gone, mut cursor) = (0, Some(crate::index::list::before(kind, before)));
+        while cursor.is_some() {
+            let filter = Filter {
+                kind: Some(kind.into()),
+                status: Some(status),
+                limit: Some(SWEPT_AT_ONCE),
+                cursor,
+                ..Filter::default()
+            };
+            let page = self.list(&filter).await?;
+            let deleted = page.entries.iter().map(|entry| self.delete_if_ended(kind, &entry.id)).collect::<Vec<_>>();
+            let deleted: Vec<bool> = futures::stream::iter(deleted).buffer_unordered(TAKEN_AT_ONCE).collect().await;
+            gone += deleted.into_iter().filter(|is_gone| *is_gone).count() as u64;
+            cursor = page.cursor;
+            if !self.may_sweep_on().await {
+                break;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// One that was restarted meanwhile has not ended, and stays; one that cannot be reached goes the next time.
+    async fn delete_if_ended(&self, kind: &str, id: &str) -> bool {
+        let deleted = self.delete(kind, id).await;
+        if let Err(error) = &deleted
+            && !matches!(error.code, Code::WorkflowNotRunning | Code::WorkflowNotFound)
+        {
+            tracing::debug!(kind, id, %error, "a run that was kept for long enough stays for now");
+        }
+        deleted.is_ok()
+    }
+
+    /// Leaves the shards some time; false if the engine is being closed.
+    async fn may_sweep_on(&self) -> bool {
+        self.engine.lines.env().sleep(SWEEP_PAUSE).await;
+        !self.engine.is_closed()
     }
 }

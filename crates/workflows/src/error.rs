@@ -157,6 +157,16 @@ impl WorkflowError {
         self
     }
 
+    /// What a function of the schema `isles` said, which names its code.
+    pub(crate) fn of_procedure(error: SqlError) -> WorkflowError {
+        let named =
+            error.detail.as_deref().and_then(|detail| Code::ALL.into_iter().find(|code| code.as_str() == detail));
+        match named {
+            Some(code) => WorkflowError { hint: error.hint, ..WorkflowError::new(code, error.message) },
+            None => WorkflowError::of_sql(error),
+        }
+    }
+
     /// What the database said.
     pub(crate) fn of_sql(error: SqlError) -> WorkflowError {
         let code = match &error.sqlstate[..2] {

@@ -3,18 +3,23 @@
 use crate::context::{Context, Shared, State, panic_text};
 use crate::engine::Engine;
 use crate::error::{Code, Result, WorkflowError};
-use crate::lease::{Claimed, Halt, Lease, Seen, control_of};
+use crate::lease::{Claimed, Halt, Lease, Seen, control_of, is_final};
 use crate::lock;
 use crate::registry::Definition;
-use crate::runs::Run;
+use crate::runs::{Run, Step};
 use futures::future::{BoxFuture, FutureExt};
 use isles_kernel::runs::status::Status;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 /// How often a run's executor may die without a single step between: after that the run is taken for what kills it.
-const MAX_RECOVERIES: i64 = 25;
+pub(crate) const MAX_RECOVERIES: i64 = 25;
+
+/// How long what goes on in other branches may take when a run is to stop: only code whose branches wait for each other
+/// takes so long, and it is cut short.
+const DRAIN_MAX: Duration = Duration::from_secs(3_600);
 
 /// How a run was left.
 #[derive(Debug)]
@@ -46,17 +51,14 @@ pub(crate) async fn execute(engine: &Arc<Engine>, claimed: Claimed, journal: Jou
 async fn lead(engine: &Arc<Engine>, claimed: Claimed, mut journal: Journal) -> std::result::Result<Left, Halt> {
     let Claimed { mut lease, mut run } = claimed;
     let definition = engine.definition(&run.kind)?;
+    let mut waits = Vec::new();
     loop {
-        let given_up = (run.recoveries > MAX_RECOVERIES).then(|| {
-            let message = format!("the executor was lost {} times without a step between", run.recoveries);
-            WorkflowError::new(Code::InternalError, message)
-        });
-        if let Some(error) = given_up {
-            lease.finish(&Err(error)).await?;
+        if let Some(error) = given_up(&run) {
+            lease.finish(&Err(error), &[]).await?;
             return Ok(Left::Ended(Status::Errored));
         }
-        let (left, back) = once(engine, &definition, lease, &run, journal).await;
-        lease = back;
+        let left;
+        (left, lease, waits) = once(engine, &definition, lease, &run, (journal, waits)).await;
         match left {
             Err(Halt::Again) => {
                 journal = Journal::ToBeRead;
@@ -65,31 +67,43 @@ async fn lead(engine: &Arc<Engine>, claimed: Claimed, mut journal: Journal) -> s
                     return Err(Halt::Lost);
                 }
             }
-            Err(Halt::Asked(control)) => return lease.obey(control).await.map(Left::Ended),
+            Err(Halt::Asked(control)) => return lease.obey(control, &waits).await.map(Left::Ended),
             left => return left,
         }
     }
 }
 
+/// Why a run is not executed any more: whoever did has died each time.
+pub(crate) fn given_up(run: &Run) -> Option<WorkflowError> {
+    (run.recoveries > MAX_RECOVERIES).then(|| {
+        let message = format!("the executor was lost {} times without a step between", run.recoveries);
+        WorkflowError::new(Code::InternalError, message)
+    })
+}
+
+/// One execution. `waits` are entries that the one before has left pending and unsaved; returned are those of this one.
 async fn once(
     engine: &Arc<Engine>,
     definition: &Arc<Definition>,
     lease: Lease,
     run: &Run,
-    journal: Journal,
-) -> (std::result::Result<Left, Halt>, Lease) {
-    let state = match load(&lease, run, journal).await {
+    (journal, waits): (Journal, Vec<Step>),
+) -> (std::result::Result<Left, Halt>, Lease, Vec<Step>) {
+    let mut state = match load(&lease, run, journal).await {
         Ok(state) => state,
-        Err(error) => return (Err(Halt::Trouble(error)), lease),
+        Err(error) => return (Err(Halt::Trouble(error)), lease, waits),
     };
+    state.goes_on_with(waits);
     let (lease, definition) = (lease, definition.clone());
-    let shared = Arc::new(Shared { lease, definition, engine: engine.clone(), state: Mutex::new(state) });
+    let (telling, state) = (Default::default(), Mutex::new(state));
+    let shared = Arc::new(Shared { telling, lease, definition, engine: engine.clone(), state });
     let left = drive_and_settle(engine, &shared, run).await;
     // The code is gone, and with it everything that it held of the context.
+    let waits = lock(&shared.state).all_unsaved();
     match Arc::try_unwrap(shared) {
-        Ok(shared) => (left, shared.lease),
+        Ok(shared) => (left, shared.lease, waits),
         // A task that the code has started keeps it: there is nothing more to do with this lease.
-        Err(shared) => (left, shared.lease.clone()),
+        Err(shared) => (left, shared.lease.clone(), waits),
     }
 }
 
@@ -124,7 +138,9 @@ async fn drive_and_settle(engine: &Arc<Engine>, shared: &Arc<Shared>, run: &Run)
         Driven::Ended(outcome) => {
             let outcome = outcome.and_then(|out| lock(&shared.state).end().map(|()| out));
             let outcome = outcome.and_then(bounded);
-            shared.lease.finish(&outcome).await?;
+            let passed = lock(&shared.state).all_unsaved();
+            let passed: Vec<Step> = passed.into_iter().filter(is_final).collect();
+            shared.lease.finish(&outcome, &passed).await?;
             Ok(Left::Ended(if outcome.is_ok() { Status::Completed } else { Status::Errored }))
         }
     }
@@ -140,7 +156,7 @@ fn bounded(result: String) -> Result<String> {
 async fn rest(shared: &Arc<Shared>, status: Status, due: Option<i64>) -> std::result::Result<Left, Halt> {
     let (seen, pending) = {
         let state = lock(&shared.state);
-        (state.seen.event_seq, state.unsaved.values().cloned().collect::<Vec<_>>())
+        (state.seen.event_seq, state.all_unsaved())
     };
     shared.lease.suspend(status, due, seen, &pending).await?;
     Ok(Left::Resting(due))
@@ -156,9 +172,17 @@ enum Driven {
 /// Runs code until it ends, or waits for something that does not come in this execution.
 async fn drive(shared: &Arc<Shared>, code: BoxFuture<'static, Result<String>>) -> Driven {
     let mut code = AssertUnwindSafe(code).catch_unwind();
+    let mut drained: Option<BoxFuture<'static, ()>> = None;
     std::future::poll_fn(move |cx| {
         let polled = code.poll_unpin(cx);
         let mut state = lock(&shared.state);
+        if state.must_drain() && polled.is_pending() {
+            // What goes on in other branches is not torn; nothing new begins there.
+            let limit = drained.get_or_insert_with(|| shared.lease.lines.env().sleep(DRAIN_MAX));
+            if limit.poll_unpin(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
         if let Some(halt) = state.halt.take() {
             return Poll::Ready(Driven::Halted(halt));
         }

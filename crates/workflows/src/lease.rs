@@ -40,8 +40,10 @@ const CLAIM_AND_FORGET: &str = concat!(
     "WHERE run = $1 AND due_at <= $4 AND status IN ('created', 'running', 'sleeping', 'waiting') RETURNING ",
     run_columns!()
 );
+/// Writes of branches come in any order: the number of updates only rises.
 const HOLD: &str = "UPDATE isles.runs SET executor_token = CASE WHEN executor_token = $2 THEN executor_token END, \
-    due_at = $3, recoveries = 0, update_seq = $4 WHERE run = $1 RETURNING control, event_seq";
+    due_at = $3, recoveries = 0, update_seq = CASE WHEN update_seq < $4 THEN $4 ELSE update_seq END \
+    WHERE run = $1 RETURNING control, event_seq";
 /// An entry that is final stays; a late one finds the key taken, or changes nothing.
 const NOTE: &str = "INSERT INTO isles.run_steps (run, attempt, branch, ordinal, name, kind, state, attempts, result, \
     error, wake_at, started_at, ended_at, history) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
@@ -76,6 +78,11 @@ pub enum Halt {
 }
 
 impl Halt {
+    /// Whether what goes on is let come to its end: the run is still the executor's own.
+    pub(crate) fn lets_steps_end(&self) -> bool {
+        matches!(self, Halt::Asked(_) | Halt::Again)
+    }
+
     /// What an error of a transaction leads to.
     pub(crate) fn unless_repeated(error: SqlError) -> Halt {
         if may_repeat(&error) { Halt::Again } else { Halt::Trouble(WorkflowError::of_sql(error)) }
@@ -189,8 +196,17 @@ impl Lease {
     }
 
     /// Notes an entry. `update_seq`: how many updates the run has told, with this.
-    pub(crate) async fn note(&self, step: &Step, with: With, update_seq: i64) -> std::result::Result<Seen, Halt> {
+    ///
+    /// `passed`: entries that have become final by themselves, and cost no write of their own.
+    pub(crate) async fn note(
+        &self,
+        step: &Step,
+        with: With,
+        update_seq: i64,
+        passed: &[Step],
+    ) -> std::result::Result<Seen, Halt> {
         let mut all = vec![self.hold(update_seq).await?, self.note_of(step)];
+        all.extend(passed.iter().map(|step| self.note_of(step)));
         match with {
             With::Nothing => {}
             With::Event(seq) => all.push((CONSUME, params![self.key.as_str(), seq, step.name.as_str()])),
@@ -247,22 +263,26 @@ impl Lease {
         self.ended(all).await
     }
 
-    /// The run has come to its end.
-    pub(crate) async fn finish(&self, outcome: &Result<String>) -> std::result::Result<(), Halt> {
+    /// The run has come to its end. Entries that have become final by themselves are noted with it.
+    pub(crate) async fn finish(&self, outcome: &Result<String>, passed: &[Step]) -> std::result::Result<(), Halt> {
         let (status, result, error) = match outcome {
             Ok(result) => (Status::Completed, Some(result.clone()), None),
             Err(error) => (Status::Errored, None, Some(error.stored())),
         };
         let token = self.token().await?;
         let end = params![self.key.as_str(), token, status.as_str(), self.lines.now(), result, error];
-        self.ended(vec![(FINISH, end)]).await
+        let mut all = vec![(FINISH, end)];
+        all.extend(passed.iter().map(|step| self.note_of(step)));
+        self.ended(all).await
     }
 
-    /// Does what somebody wants.
-    pub(crate) async fn obey(&self, control: Control) -> std::result::Result<Status, Halt> {
+    /// Does what somebody wants. Entries that are pending are noted with it: what waits does not begin to wait anew.
+    pub(crate) async fn obey(&self, control: Control, pending: &[Step]) -> std::result::Result<Status, Halt> {
         let status = if control == Control::Terminate { Status::Terminated } else { Status::Paused };
         let params = params![self.key.as_str(), self.token().await?, status.as_str(), self.lines.now()];
-        self.ended(vec![(OBEY, params)]).await?;
+        let mut all = vec![(OBEY, params)];
+        all.extend(pending.iter().map(|step| self.note_of(step)));
+        self.ended(all).await?;
         Ok(status)
     }
 
@@ -290,6 +310,9 @@ impl Lease {
 
     /// Says that the executor lives. False: the run is not its own any more.
     pub(crate) async fn renew(&self) -> Result<bool> {
+        if self.planted == Some(Planted::LeaseNotRenewed) {
+            return Ok(true);
+        }
         let params = params![self.key.as_str(), self.token().await?, self.until()];
         Ok(self.lines.one(RENEW, params).await?.affected == 1)
     }

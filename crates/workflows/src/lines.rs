@@ -12,8 +12,9 @@ use isles_cluster::session::{Given, MAX_TOGETHER, Prepared, Session};
 use isles_engine::env::Env;
 use isles_engine::shard::Outcome;
 use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
 use isles_kernel::value::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,9 +26,18 @@ const TRIES: u32 = 40;
 const RETRY: Duration = Duration::from_millis(2);
 /// And at most.
 const RETRY_MAX: Duration = Duration::from_millis(200);
+/// How long one shard may take for its part of an answer that goes on without it: a list, a count, a write to the index.
+/// Much longer than a shard in health takes, and short enough for whoever waits.
+pub(crate) const PART_TIME: Duration = Duration::from_secs(5);
+/// The same of a look for what is due: those of the other shards wait for it.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// A shard that has not answered a look in time is left out of looks for so long: they come several times in a second.
+const SHUNNED: Duration = Duration::from_secs(10);
 /// `not_null_violation`: a guard did not hold.
 pub(crate) const GUARD: &str = "23502";
 pub(crate) const UNIQUE: &str = "23505";
+/// `query_canceled`: the time was up.
+const TIMED_OUT: &str = "57014";
 
 /// A statement and its parameters.
 pub(crate) type Said = (&'static str, Vec<Value>);
@@ -138,7 +148,19 @@ fn run_together(session: &mut Session, given: Vec<Given>) -> Saying<'_, Vec<Outc
 }
 
 fn query_each(session: &mut Session, given: Vec<Given>) -> Saying<'_, Vec<std::result::Result<Outcome, SqlError>>> {
-    Box::pin(async move { session.query_each(&given).await })
+    Box::pin(async move { session.query_each(&given, PART_TIME).await })
+}
+
+/// What one shard has of an answer.
+pub(crate) type OfShard = (ShardId, std::result::Result<Vec<Vec<Value>>, SqlError>);
+
+fn query_shards<'a>(
+    session: &'a mut Session,
+    given: Given,
+    time: Duration,
+    without: &'a BTreeSet<ShardId>,
+) -> Saying<'a, Vec<OfShard>> {
+    Box::pin(async move { session.query_shards(&given, time, without).await })
 }
 
 impl Line {
@@ -187,11 +209,13 @@ pub(crate) struct Lines {
     database: Arc<Database>,
     env: Arc<dyn Env>,
     idle: Mutex<Vec<Line>>,
+    /// Shards that have not answered a look in time, and until when they are not asked.
+    shunned: Mutex<BTreeMap<ShardId, Duration>>,
 }
 
 impl Lines {
     pub(crate) fn new(database: Arc<Database>, env: Arc<dyn Env>) -> Lines {
-        Lines { database, env, idle: Mutex::default() }
+        Lines { database, env, idle: Mutex::default(), shunned: Mutex::default() }
     }
 
     pub(crate) fn database(&self) -> &Arc<Database> {
@@ -248,13 +272,48 @@ impl Lines {
         }
         for (said, reply) in all.into_iter().zip(asked) {
             replies.push(match reply {
-                Err(error) if may_repeat(&error) => {
-                    self.try_together(vec![said]).await.map(|replies| replies.into_iter().next().unwrap_or_default())
-                }
+                Err(error) if may_repeat(&error) => match self.in_time(self.try_together(vec![said])).await {
+                    Some(again) => again.map(|replies| replies.into_iter().next().unwrap_or_default()),
+                    None => Err(error),
+                },
                 reply => reply.map(Reply::from),
             });
         }
         replies
+    }
+
+    /// What comes before a shard's part of the time is up.
+    pub(crate) async fn in_time<T>(&self, work: impl Future<Output = T> + Send) -> Option<T> {
+        match futures::future::select(Box::pin(work), self.env.sleep(PART_TIME)).await {
+            futures::future::Either::Left((done, _)) => Some(done),
+            futures::future::Either::Right(_) => None,
+        }
+    }
+
+    /// A query of each shard by itself, with a LIMIT of each: what is on one that cannot be reached waits, and nothing else
+    /// does.
+    pub(crate) async fn by_shard(&self, (sql, params): Said) -> std::result::Result<Vec<OfShard>, SqlError> {
+        let without = self.shunned();
+        let mut line = self.take()?;
+        let given = line.prepare(vec![(sql, params)]).await?.pop();
+        let Some(given) = given else { return Ok(Vec::new()) };
+        let answers = query_shards(&mut line.session, given, LOOK_TIME, &without).await?;
+        self.give_back(line);
+        for (shard, answer) in &answers {
+            if let Err(error) = answer {
+                tracing::debug!(%shard, %error, "a shard does not say which runs it has");
+                if error.sqlstate == TIMED_OUT {
+                    lock(&self.shunned).insert(shard.clone(), self.env.elapsed() + SHUNNED);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    fn shunned(&self) -> BTreeSet<ShardId> {
+        let (now, mut shunned) = (self.env.elapsed(), lock(&self.shunned));
+        shunned.retain(|_, until| *until > now);
+        shunned.keys().cloned().collect()
     }
 
     async fn ask_each(

@@ -26,6 +26,7 @@ use isles_sql::bind::procedure::{Param, Signature};
 use isles_sql::tree::Field;
 use isles_sql::types::{BOOL, JSON, TEXT, Type};
 use serde_json::Value as Json;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -87,6 +88,15 @@ fn param(name: &str, optional: bool) -> Param {
     Param { name: name.into(), ty: TEXT, optional }
 }
 
+/// The attributes that runs are listed by, each as the JSON that it must be.
+fn attributes(given: Option<&str>) -> Result<BTreeMap<String, String>, SqlError> {
+    match given.map(|text| parse(Some(text))).transpose()? {
+        None => Ok(BTreeMap::new()),
+        Some(Json::Object(all)) => Ok(all.into_iter().map(|(name, value)| (name, value.to_string())).collect()),
+        Some(_) => Err(SqlError::new("22023", "attributes are a JSON object")),
+    }
+}
+
 /// Starts a run in the caller's transaction. True if it is new, false if it was there with this input.
 struct StartRun(Arc<dyn Source>);
 
@@ -94,7 +104,7 @@ struct StartRun(Arc<dyn Source>);
 impl Procedure for StartRun {
     fn signature(&self) -> Signature {
         Signature {
-            params: vec![param("type", false), param("id", false), param("input", true)],
+            params: vec![param("type", false), param("id", false), param("input", true), param("attributes", true)],
             columns: vec![Field { name: "created".into(), ty: Type::of(BOOL) }],
         }
     }
@@ -113,20 +123,19 @@ impl Procedure for StartRun {
         let input = parse(given(2))?;
         let definition = engine.definition(kind).map_err(said)?;
         definition.check_input(&input).map_err(said)?;
-        let new = NewRun::new(kind, id, &input, &Create::default()).map_err(said)?;
-        let (sql, params) = new.statement(engine.lines.now(), None);
-        let is_new = say(session, sql, params).await?.affected == 1;
-        if !is_new {
-            let there = say(session, FIND, params![new.key.as_str()]).await?;
-            let there = there.rows.first().ok_or_else(|| SqlError::new("40001", "the run went away meanwhile"))?;
-            let there = Run::read(there).map_err(said)?;
-            if there.is_deleted {
-                let error = SqlError::new("23505", format!("run \"{id}\" of \"{kind}\" was deleted a short time ago"));
-                return Err(error.with_hint("use another id"));
+        let attributes = given(3).map(|attributes| parse(Some(attributes))).transpose()?;
+        let create = Create { attributes, ..Create::default() };
+        let new = NewRun::new(kind, id, &input, &create).map_err(said)?;
+        let now = engine.lines.now();
+        for (sql, params) in [new.statement(now, None), new.revive(now, None)] {
+            if say(session, sql, params).await?.affected == 1 {
+                return Ok(vec![vec![Value::Bool(true)]]);
             }
-            new.compare(&there).map_err(said)?;
         }
-        Ok(vec![vec![Value::Bool(is_new)]])
+        let there = say(session, FIND, params![new.key.as_str()]).await?;
+        let there = there.rows.first().ok_or_else(|| SqlError::new("40001", "the run went away meanwhile"))?;
+        new.compare(&Run::read(there).map_err(said)?).map_err(said)?;
+        Ok(vec![vec![Value::Bool(false)]])
     }
 }
 
@@ -146,10 +155,11 @@ enum Ask {
     List,
     Counts,
     Resize,
+    Reindex,
 }
 
 impl Ask {
-    const ALL: [Ask; 13] = [
+    const ALL: [Ask; 14] = [
         Ask::Create,
         Ask::Get,
         Ask::Timeline,
@@ -163,6 +173,7 @@ impl Ask {
         Ask::List,
         Ask::Counts,
         Ask::Resize,
+        Ask::Reindex,
     ];
 
     fn name(self) -> &'static str {
@@ -180,6 +191,7 @@ impl Ask {
             Ask::List => "list_runs",
             Ask::Counts => "count_runs",
             Ask::Resize => "resize_runs",
+            Ask::Reindex => "reindex_runs",
         }
     }
 
@@ -189,11 +201,12 @@ impl Ask {
             Ask::Create => vec![param("input", true), param("attributes", true)],
             Ask::Send => vec![param("event", false), param("payload", true), param("key", true)],
             Ask::List => {
-                let names = ["type", "status", "order", "limit", "cursor"];
+                let names = ["type", "status", "order", "limit", "cursor", "attributes"];
                 return names.map(|name| param(name, true)).into();
             }
             Ask::Counts => return vec![param("type", true)],
             Ask::Resize => return vec![param("type", false)],
+            Ask::Reindex => return Vec::new(),
             _ => Vec::new(),
         };
         run.into_iter().chain(more).collect()
@@ -220,7 +233,7 @@ impl Ask {
             Ask::Restart => Verb::Restart,
             Ask::Delete => Verb::Delete,
             Ask::Wait => Verb::Wait { limit: WAIT },
-            Ask::List | Ask::Counts | Ask::Resize => return Ok(None),
+            Ask::List | Ask::Counts | Ask::Resize | Ask::Reindex => return Ok(None),
         }))
     }
 }
@@ -253,6 +266,7 @@ impl Procedure for Managing {
             None => match self.ask {
                 Ask::Counts => workflows.manage_counts(given(0).as_deref()).await,
                 Ask::Resize => workflows.manage_resize(&first).await,
+                Ask::Reindex => workflows.manage_reindex().await,
                 _ => {
                     let listing = Listing {
                         kind: given(0),
@@ -260,7 +274,7 @@ impl Procedure for Managing {
                         order: given(2),
                         limit: given(3),
                         cursor: given(4),
-                        ..Listing::default()
+                        attributes: attributes(given(5).as_deref())?,
                     };
                     workflows.manage_list(&listing).await
                 }

@@ -172,6 +172,10 @@ impl Registry {
         Registry::default()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty()
+    }
+
     /// Registers a workflow under a name.
     pub fn register<F, Fut, In, Out>(&mut self, kind: &str, code: F, options: Options) -> Result<()>
     where

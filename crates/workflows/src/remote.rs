@@ -7,12 +7,15 @@
 
 use crate::engine::Workflows;
 use crate::error::{Code, Result, WorkflowError, bad_name, mismatch};
-use crate::lease::{Halt, Lease, Seen, With, claim};
+use crate::execute::given_up;
+use crate::lease::{Claimed, Halt, Lease, Seen, With, claim};
 use crate::lines::{int, params, text};
+use crate::lock;
 use crate::runs::{MAX_RESULT_BYTES, Run, RunEvent, Step, Update};
 use crate::worker::due;
 use isles_kernel::runs::journal::{Asked, MAX_ENTRIES, Mismatch, Place};
 use isles_kernel::runs::names::{RunKey, check_name};
+use isles_kernel::runs::retry::Retry;
 use isles_kernel::runs::status::{Control, Status};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -217,21 +220,27 @@ async fn check_fits(lease: &Lease, step: &Step) -> Result<()> {
 }
 
 /// All that a worker needs to execute a run.
-async fn task_of(lease: &Lease, run: &Run) -> Result<Json> {
+async fn task_of(lease: &Lease, run: &Run, retry: &Retry) -> Result<(Json, u64)> {
     let steps = lease.lines.steps(&lease.key, lease.attempt).await?;
+    let bytes = steps.iter().filter_map(|step| step.result.as_ref()).map(|result| result.len() as u64).sum();
     let events = lease.events().await?;
     let event = |event: &RunEvent| {
         let payload: Json = serde_json::from_str(&event.payload).unwrap_or(Json::Null);
         json!({ "seq": event.seq, "name": event.name, "payload": payload })
     };
     let seen = run.event_seq;
-    Ok(json!({
+    let task = json!({
         "type": run.kind, "id": run.id, "token": lease.token, "attempt": run.attempt,
         "leaseMs": lease.length.as_millis() as u64, "payload": run.input, "control": run.control, "eventSeq": seen,
         "updateSeq": run.update_seq, "now": lease.lines.now(),
         "journal": steps.iter().map(Step::to_json).collect::<Vec<_>>(),
         "events": events.iter().filter(|one| one.seq <= seen).map(event).collect::<Vec<_>>(),
-    }))
+        "retry": {
+            "limit": retry.limit, "delayMs": retry.delay.as_millis() as u64, "backoff": retry.backoff,
+            "capMs": retry.cap.as_millis() as u64, "jitter": retry.jitter,
+        },
+    });
+    Ok((task, bytes))
 }
 
 impl Workflows {
@@ -281,12 +290,68 @@ impl Workflows {
         let mut tasks = Vec::new();
         for (_, run) in due(lines, &poll.types, lines.now() + 1, max as i64).await? {
             let executor = format!("worker:{}", poll.worker);
-            let Some(claimed) = claim(lines, &run, &executor, lease, self.engine.options.planted).await? else {
-                continue;
-            };
-            tasks.push(task_of(&claimed.lease, &claimed.run).await?);
+            // What cannot be claimed now is claimed by a later poll; those that were claimed are not kept from the worker.
+            match claim(lines, &run, &executor, lease, self.engine.options.planted).await {
+                Ok(Some(claimed)) => tasks.extend(self.taken(&claimed).await),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(run, %error, "a run cannot be claimed for a worker now"),
+            }
         }
         Ok(tasks)
+    }
+
+    /// The task of a run that was claimed; none if nothing is to be executed. A run that has killed its worker again and
+    /// again is ended here.
+    async fn taken(&self, claimed: &Claimed) -> Option<Json> {
+        let (lease, run) = (&claimed.lease, &claimed.run);
+        let taken = match given_up(run) {
+            Some(error) => match lease.finish(&Err(error), &[]).await {
+                Ok(()) => {
+                    self.engine.has_ended(&lease.key, Status::Errored, run.parent.as_deref()).await;
+                    return None;
+                }
+                Err(halt) => told(halt).map(drop).err()?,
+            },
+            None => match self.task(lease, run).await {
+                Ok(task) => return Some(task),
+                Err(error) => error,
+            },
+        };
+        tracing::debug!(run = %lease.key, error = %taken, "a run that was claimed waits for the end of its lease");
+        None
+    }
+
+    async fn task(&self, lease: &Lease, run: &Run) -> Result<Json> {
+        let definition = self.engine.definition(&run.kind)?;
+        let (task, bytes) = task_of(lease, run, &definition.options.retry).await?;
+        lock(&self.engine.sizes).insert(lease.key.as_str().into(), (lease.token, bytes));
+        Ok(task)
+    }
+
+    /// Whether a result has room beside those that the run has.
+    async fn check_room(&self, lease: &Lease, step: &Step) -> Result<u64> {
+        let limit = self.engine.definition(lease.key.kind())?.options.result_size_limit;
+        let known = lock(&self.engine.sizes).get(lease.key.as_str()).copied();
+        let known = match known.filter(|(token, _)| *token == lease.token) {
+            Some((_, bytes)) => bytes,
+            // It was claimed by another process, or before this one began.
+            None => {
+                let steps = lease.lines.steps(&lease.key, lease.attempt).await?;
+                steps.iter().filter_map(|step| step.result.as_ref()).map(|result| result.len() as u64).sum()
+            }
+        };
+        let bytes = known + step.result.as_ref().map_or(0, |result| result.len() as u64);
+        if bytes > limit {
+            let message = format!("the result size limit is {limit} bytes; with this result there are {bytes}");
+            return Err(
+                WorkflowError::new(Code::ResultTooLarge, message).with_hint("keep less, or raise resultSizeLimit")
+            );
+        }
+        Ok(bytes)
+    }
+
+    fn forget_size(&self, lease: &Lease) {
+        lock(&self.engine.sizes).remove(lease.key.as_str());
     }
 
     /// A worker lives.
@@ -304,6 +369,7 @@ impl Workflows {
         let lease = self.lease(&note.task)?;
         let step = note.step.step()?;
         check_fits(&lease, &step).await?;
+        let bytes = self.check_room(&lease, &step).await?;
         let (with, update_seq) = match (note.event, &note.update) {
             (Some(_), Some(_)) => return Err(WorkflowError::invalid("a step takes an event or tells an update")),
             (Some(seq), None) => (With::Event(seq), note.update_seq),
@@ -314,8 +380,9 @@ impl Workflows {
             }
             (None, None) => (With::Nothing, note.update_seq),
         };
-        match lease.note(&step, with, update_seq).await {
+        match lease.note(&step, with, update_seq, &[]).await {
             Ok(told) => {
+                lock(&self.engine.sizes).insert(lease.key.as_str().into(), (lease.token, bytes));
                 if let Some(update) = note.update {
                     let (data, at) = (update.data.to_string(), lease.lines.now());
                     self.engine.tell(&lease.key, Update { seq: Some(update_seq), name: update.name, data, at });
@@ -346,13 +413,14 @@ impl Workflows {
         }
         match lease.suspend(status, rest.due_at, rest.event_seq, &pending).await {
             Ok(()) => {
+                self.forget_size(&lease);
                 self.engine.saw_write();
                 Ok(json!({ "suspended": true }))
             }
             // Something has come: the worker goes on with it, by the claim that it has.
             Err(Halt::Again) => {
                 let run = lease.lines.get(&lease.key).await?;
-                Ok(json!({ "again": task_of(&lease, &run).await? }))
+                Ok(json!({ "again": self.task(&lease, &run).await? }))
             }
             Err(halt) => told(halt),
         }
@@ -365,8 +433,9 @@ impl Workflows {
             (Some(error), _) => Err(error.error()),
             (None, result) => Ok(stored(&result.unwrap_or(Json::Null))?),
         };
-        match lease.finish(&outcome).await {
+        match lease.finish(&outcome, &[]).await {
             Ok(()) => {
+                self.forget_size(&lease);
                 let status = if outcome.is_ok() { Status::Completed } else { Status::Errored };
                 let parent = lease.lines.find(&lease.key).await?.and_then(|run| run.parent);
                 self.engine.has_ended(&lease.key, status, parent.as_deref()).await;
@@ -383,8 +452,9 @@ impl Workflows {
         let Some(control) = crate::lease::control_of(run.control.as_deref()) else {
             return Err(WorkflowError::invalid("nobody has asked for anything"));
         };
-        match lease.obey(control).await {
+        match lease.obey(control, &[]).await {
             Ok(status) => {
+                self.forget_size(&lease);
                 self.engine.has_ended(&lease.key, status, run.parent.as_deref()).await;
                 Ok(json!({ "status": status.as_str() }))
             }

@@ -8,13 +8,13 @@
 //!     there once
 
 use crate::error::{Code, Result, WorkflowError, bad_name};
-use crate::lines::{GUARD, Lines, UNIQUE, int, params, text};
+use crate::lines::{GUARD, Lines, Said, UNIQUE, int, params, text};
 use crate::runs::{
-    Create, DELETED, MAX_ATTRIBUTES_BYTES, MAX_EVENT_BYTES, MAX_INPUT_BYTES, MAX_QUEUED_EVENTS, Run, RunEvent, Step,
-    Update, run_columns, step_columns,
+    Create, MAX_ATTRIBUTES_BYTES, MAX_EVENT_BYTES, MAX_INPUT_BYTES, MAX_QUEUED_EVENTS, Run, RunEvent, Step, Update,
+    run_columns, step_columns,
 };
 use isles_kernel::runs::names::{RunKey, check_name};
-use isles_kernel::runs::status::{Control, Decision, Status, decide};
+use isles_kernel::runs::status::{Control, Decision, Executor, Status, decide};
 use isles_kernel::value::Value;
 use serde_json::{Value as Json, json};
 
@@ -27,13 +27,17 @@ const INSERT: &str = concat!(
     "INSERT INTO isles.runs (run, type, id, status, version, created_at, updated_at, attributes, executor_token, ",
     "executor, due_at, control, event_seq, update_seq, recoveries, attempt, input, input_hash, parent) ",
     "VALUES ($1, $2, $3, $4, 1, $5, $5, $6, 1, $7, $8, NULL, 0, 0, 0, 1, $9, $10, $11) ",
-    "ON CONFLICT (run) DO NOTHING RETURNING run"
+    "ON CONFLICT (run) DO NOTHING RETURNING ",
+    run_columns!()
 );
 /// A run that was deleted makes room for another one, which goes on counting where it stopped.
-const REVIVE: &str = "UPDATE isles.runs SET status = $2, version = version + 1, created_at = $3, updated_at = $3, \
-    attributes = $4, executor_token = executor_token + 1, executor = $5, due_at = $6, control = NULL, recoveries = 0, \
-    attempt = attempt + 1, input = $7, input_hash = $8, parent = $9, result = NULL, error = NULL \
-    WHERE run = $1 AND status = 'deleted'";
+const REVIVE: &str = concat!(
+    "UPDATE isles.runs SET status = $2, version = version + 1, created_at = $3, updated_at = $3, attributes = $4, ",
+    "executor_token = executor_token + 1, executor = $5, due_at = $6, control = NULL, recoveries = 0, ",
+    "attempt = attempt + 1, input = $7, input_hash = $8, parent = $9, result = NULL, error = NULL ",
+    "WHERE run = $1 AND status = 'deleted' RETURNING ",
+    run_columns!()
+);
 const GET: &str = concat!("SELECT ", run_columns!(), " FROM isles.runs WHERE run = $1");
 const STEPS: &str = concat!(
     "SELECT ",
@@ -63,6 +67,9 @@ const DELETE: &str = "UPDATE isles.runs SET status = 'deleted', version = versio
 const DELETE_STEPS: &str = "DELETE FROM isles.run_steps WHERE run = $1";
 const DELETE_EVENTS: &str = "DELETE FROM isles.run_events WHERE run = $1";
 const DELETE_UPDATES: &str = "DELETE FROM isles.run_updates WHERE run = $1";
+/// What is left of runs that were deleted, some of each shard. The index that finds it has nothing else in it.
+pub const DELETED_RUNS: &str =
+    "SELECT run FROM isles.runs WHERE status = 'deleted' AND updated_at < $1 ORDER BY updated_at LIMIT 200";
 /// A parent that waits for a run looks again.
 const NUDGE: &str = "UPDATE isles.runs SET due_at = $2 WHERE run = $1 AND status = 'waiting'";
 
@@ -127,7 +134,8 @@ impl NewRun {
         (INSERT, params)
     }
 
-    fn revive(&self, now: i64, first: Option<&FirstExecutor>) -> (&'static str, Vec<Value>) {
+    /// What brings it where another one was deleted.
+    pub(crate) fn revive(&self, now: i64, first: Option<&FirstExecutor>) -> (&'static str, Vec<Value>) {
         let (status, executor, due) = started(now, first);
         let params = params![
             self.key.as_str(),
@@ -181,23 +189,27 @@ fn hash(text: &str) -> String {
 
 impl Lines {
     /// Creates a run. With `first` it is executed from the start, and nobody needs to claim it.
-    pub(crate) async fn create(&self, new: &NewRun, first: Option<&FirstExecutor>) -> Result<Created> {
+    ///
+    /// A new run is returned as it was written: whoever reads it later may find it claimed by somebody else (I-47).
+    pub(crate) async fn create(&self, new: &NewRun, first: Option<&FirstExecutor>) -> Result<(Created, Option<Run>)> {
         for _ in 0..TRIES {
             let now = self.now();
-            let (sql, params) = new.statement(now, first);
-            if self.one(sql, params).await?.affected == 1 {
-                return Ok(Created::New);
+            if let Some(run) = self.written(new.statement(now, first)).await? {
+                return Ok((Created::New, Some(run)));
             }
             let Some(there) = self.find(&new.key).await? else { continue };
             if !there.is_deleted {
-                return new.compare(&there);
+                return Ok((new.compare(&there)?, None));
             }
-            let (sql, params) = new.revive(now, first);
-            if self.one(sql, params).await?.affected == 1 {
-                return Ok(Created::New);
+            if let Some(run) = self.written(new.revive(now, first)).await? {
+                return Ok((Created::New, Some(run)));
             }
         }
         Err(busy(&new.key))
+    }
+
+    async fn written(&self, (sql, params): (&'static str, Vec<Value>)) -> Result<Option<Run>> {
+        self.one(sql, params).await?.rows.first().map(|row| Run::read(row)).transpose()
     }
 
     /// A run, also one that was deleted.
@@ -295,7 +307,12 @@ impl Lines {
                 Some("terminate") => Some(Control::Terminate),
                 _ => None,
             };
-            let (sql, params) = match decide(control, run.status, asked) {
+            // Where the lease has ended there may never be anybody to ask: a type is retired, its worker is dead.
+            let executor = match run.due_at.is_some_and(|due| due > self.now()) {
+                true => Executor::Alive,
+                false => Executor::Gone,
+            };
+            let (sql, params) = match decide(control, run.status, asked, executor) {
                 Decision::Nothing => return Ok(run),
                 Decision::Refuse => return Err(not_running(&run)),
                 Decision::Become(next) => {
@@ -335,12 +352,7 @@ impl Lines {
         .await
     }
 
-    async fn end_with(
-        &self,
-        key: &RunKey,
-        what: &str,
-        change: impl Fn(i64, i64) -> Vec<crate::lines::Said>,
-    ) -> Result<()> {
+    async fn end_with(&self, key: &RunKey, what: &str, change: impl Fn(i64, i64) -> Vec<Said>) -> Result<()> {
         for _ in 0..TRIES {
             let run = self.get(key).await?;
             if !run.status.is_terminal() {
@@ -360,14 +372,19 @@ impl Lines {
         Ok(self.one(NUDGE, params![run, self.now()]).await?.affected == 1)
     }
 
-    /// Takes away what is left of runs that were deleted before a time.
+    /// Takes away what is left of some runs that were deleted before a time. Returns how many went; none are left where
+    /// shards can be reached if it is zero.
     pub(crate) async fn forget_deleted(&self, before: i64) -> Result<u64> {
-        const DELETED_RUNS: &str = "SELECT run FROM isles.runs WHERE status = $1 AND updated_at < $2 LIMIT 500";
         const FORGET: &str = "DELETE FROM isles.runs WHERE run = $1 AND status = 'deleted' AND updated_at < $2";
         let mut gone = 0;
-        for row in self.one(DELETED_RUNS, params![DELETED, before]).await?.rows {
-            let Some(run) = row.first().and_then(text) else { continue };
-            gone += self.one(FORGET, params![run, before]).await?.affected;
+        let found = self.by_shard((DELETED_RUNS, params![before])).await.map_err(WorkflowError::of_sql)?;
+        // Those of one shard are one request there, and one flush.
+        for rows in found.into_iter().filter_map(|(_, rows)| rows.ok()) {
+            let runs = rows.iter().filter_map(|row| text(row.first()?));
+            let forget: Vec<Said> = runs.map(|run| (FORGET, params![run, before])).collect();
+            if !forget.is_empty() {
+                gone += self.together(forget).await?.iter().map(|reply| reply.affected).sum::<u64>();
+            }
         }
         Ok(gone)
     }

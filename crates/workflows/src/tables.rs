@@ -7,6 +7,7 @@
 //! run_updates  what a run has told, in order
 //! run_index    the index of runs: an entry for each run, in the index shard of its type and id
 //! run_types    how many index shards each type has, and how far a change of that has come
+//! workflow_runs  a view of the runs that there are, without what is left of deleted ones
 //! ```
 //!
 //! The first four are colocated by the run's key, so whatever belongs to one run is on one shard and commits there.
@@ -21,7 +22,7 @@ use crate::lines::Lines;
 /// Index shards are the shard keys of this group.
 pub(crate) const INDEX_GROUP: &str = "run_index";
 
-const STATEMENTS: [&str; 15] = [
+const STATEMENTS: [&str; 17] = [
     "CREATE SCHEMA IF NOT EXISTS isles",
     "CREATE TABLE IF NOT EXISTS isles.runs (
         run text PRIMARY KEY, type text NOT NULL, id text NOT NULL, status text NOT NULL, version bigint NOT NULL,
@@ -31,6 +32,11 @@ const STATEMENTS: [&str; 15] = [
         input_hash text NOT NULL, result text, error text, parent text)
         WITH (kind = 'hash', shard_by = 'run', \"group\" = 'runs', buckets = 256)",
     "CREATE INDEX IF NOT EXISTS runs_due ON isles.runs (type, due_at)",
+    // Nobody pays for it but runs that are deleted.
+    "CREATE INDEX IF NOT EXISTS runs_deleted ON isles.runs (updated_at) WHERE status = 'deleted'",
+    "CREATE OR REPLACE VIEW isles.workflow_runs AS
+        SELECT type, id, status, version, created_at, updated_at, attributes, attempt, due_at, control, recoveries,
+        executor, input, result, error, parent FROM isles.runs WHERE status <> 'deleted'",
     "CREATE TABLE IF NOT EXISTS isles.run_steps (
         run text NOT NULL, attempt int NOT NULL, branch text NOT NULL, ordinal int NOT NULL, name text NOT NULL,
         kind text NOT NULL, state text NOT NULL, attempts int NOT NULL, result text, error text, wake_at bigint,

@@ -1,6 +1,7 @@
 //! Claims runs that are due, and executes them.
 //!
-//! One look at all shards finds what is due, in order of time, and when the next is. Between two looks the worker sleeps
+//! One look at each shard finds what is due, in order of time, and when the next is; a shard that cannot be reached keeps
+//! nothing of the others waiting. Between two looks the worker sleeps
 //! until then, or until somebody in this process says that something has come; now and then it looks by itself.
 //!
 //! Each type is asked for by itself: then an index gives its runs in order, whatever the engine knows of the table, and
@@ -28,16 +29,17 @@ const TYPES_AT_ONCE: usize = 32;
 /// Runs of a type that are due before a moment, the earliest first.
 pub const DUE: &str = "SELECT run, due_at FROM isles.runs WHERE type = $1 AND due_at < $2 ORDER BY due_at LIMIT $3";
 
-/// Runs of some types that are due before a moment, and when: the earliest first.
+/// Runs of some types that are due before a moment, and when: the earliest first. Those of a shard that cannot be reached
+/// wait until it can be, and hold up no others.
 pub(crate) async fn due(lines: &Lines, kinds: &[String], before: i64, limit: i64) -> Result<Vec<(i64, String)>> {
     use futures::stream::{StreamExt, TryStreamExt};
-    let asks = kinds.iter().map(|kind| lines.try_together(vec![(DUE, params![kind.as_str(), before, limit])]));
+    let asks = kinds.iter().map(|kind| lines.by_shard((DUE, params![kind.as_str(), before, limit])));
     let asked: Vec<_> = futures::stream::iter(asks.collect::<Vec<_>>())
         .buffer_unordered(TYPES_AT_ONCE)
         .try_collect()
         .await
         .map_err(WorkflowError::of_sql)?;
-    let rows = asked.into_iter().flatten().flat_map(|reply| reply.rows);
+    let rows = asked.into_iter().flatten().filter_map(|(_, rows)| rows.ok()).flatten();
     let mut due: Vec<(i64, String)> =
         rows.filter_map(|row| Some((int(row.get(1)?)?, text(row.first()?)?.to_owned()))).collect();
     due.sort();

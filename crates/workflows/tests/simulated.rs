@@ -1,5 +1,5 @@
 //! Runs over SQLite shards on a simulated disk, in virtual time: crashes at any point, executors that wake late, moves of
-//! the buckets in which the runs are.
+//! the buckets in which the runs are, and the entries of their index.
 //!
 //! `ISLES_SIM_SEEDS` is how many histories are run, `ISLES_SIM_SEED` runs one.
 //!
@@ -254,7 +254,8 @@ impl Driver {
     }
 
     async fn move_something(database: Arc<Database>, mut rng: Rng) -> bool {
-        let group = GroupName::new("runs").unwrap();
+        // Runs, or entries of their index.
+        let group = GroupName::new(*rng.pick(&["runs", "run_index"])).unwrap();
         let policy = database.current_routing();
         let Some(ranges) = policy.ranges(&group) else { return false };
         let range = rng.pick(ranges).clone();

@@ -4,6 +4,7 @@
 //!                                            └──► otherwise: None, and the caller opens a transaction
 //!
 //!     queries that do not belong together ── those of one shard ──► one request there, all shards at the same time
+//!     a query of many shards, by shard ── one request each ──► an answer or an error of each
 //!
 //! An interactive transaction takes a SQLite shard's writer for itself and flushes for itself. A request shares both, and
 //! it can be sent again when a bucket has moved, since nothing of it has been answered.
@@ -25,8 +26,10 @@ use isles_engine::shard::{MAX_STATEMENTS, Outcome, Statement};
 use isles_kernel::error::SqlError;
 use isles_kernel::names::ShardId;
 use isles_kernel::routing::RoutingPolicy;
+use isles_kernel::value::Value;
 use isles_sql::plan::{Fragment, InsertPlan, InsertRows, InsertTarget, Node, Plan, QueryPlan, ShardsNode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::Arc;
 
 /// One of the statements: its plan, and a runner with its parameters.
@@ -86,13 +89,14 @@ pub(crate) async fn run_each(parts: &[Part<'_>]) -> Vec<Result<Output, SqlError>
     let asks = shards.into_iter().map(|(shard, own)| async move {
         let (places, own): (Vec<usize>, Vec<Part<'_>>) = own.into_iter().unzip();
         let outputs = match shard {
-            Some(_) => run_together(&own).await,
+            Some(_) => own[0].runner.in_time(run_together(&own)).await,
             None => Ok(None),
         };
         let outputs = match outputs {
             Ok(Some(outputs)) => outputs.into_iter().map(Ok).collect(),
             Ok(None) => {
-                futures::future::join_all(own.iter().map(|part| part.runner.run(part.plan, Within::Nothing))).await
+                let alone = own.iter().map(|part| part.runner.in_time(part.runner.run(part.plan, Within::Nothing)));
+                futures::future::join_all(alone).await
             }
             Err(error) => own.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -103,7 +107,48 @@ pub(crate) async fn run_each(parts: &[Part<'_>]) -> Vec<Result<Output, SqlError>
     outputs.into_iter().map(|(_, output)| output).collect()
 }
 
+/// What one shard gives of a query, or why it gives nothing.
+pub(crate) type OfShard = (ShardId, Result<Vec<Vec<Value>>, SqlError>);
+
+/// Runs a query on each of its shards by itself: one that cannot be reached keeps no other from answering. What LIMIT says
+/// it says of each shard. Those that are left out are not asked.
+pub(crate) async fn run_by_shard(part: &Part<'_>, without: &BTreeSet<ShardId>) -> Result<Vec<OfShard>, SqlError> {
+    let Plan::Query(QueryPlan { root: Node::Shards(node), locks: false, .. }) = part.plan else {
+        return Err(SqlError::new("0A000", "only a query whose rows are those of shards is asked of each"));
+    };
+    let policy = part.runner.schema.routing(&part.runner.database.routing);
+    let places = part.places(node, &policy).await?;
+    let shards: Vec<ShardId> = places.keys().filter(|shard| !without.contains(*shard)).cloned().collect();
+    let asks = shards.into_iter().map(|shard| async move {
+        let rows = part.runner.in_time(part.run_on(node, &shard)).await;
+        (shard, rows)
+    });
+    Ok(futures::future::join_all(asks).await)
+}
+
+impl Runner<'_> {
+    /// What a shard gives before the statement's time is up, also if the shard never answers.
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, SqlError>>) -> Result<T, SqlError> {
+        self.bounds.wait(&*self.database.env, work).await?
+    }
+}
+
 impl Part<'_> {
+    async fn places(&self, node: &ShardsNode, policy: &RoutingPolicy) -> Result<Places, SqlError> {
+        self.runner.choose(&node.target, &node.touches, Nobody::IsFine, Seat::default(), policy).await
+    }
+
+    /// What a shard has of a query's rows; nothing if all of it has moved away.
+    async fn run_on(&self, node: &ShardsNode, shard: &ShardId) -> Result<Vec<Vec<Value>>, SqlError> {
+        let attempt = |policy: Arc<RoutingPolicy>| async move {
+            let places = self.places(node, &policy).await?;
+            let Some(units) = places.get(shard) else { return Ok(Vec::new()) };
+            let outcome = self.runner.ask(&node.fragment, (shard, units, None), &policy, Access::Read).await?;
+            self.runner.trim(node, outcome.rows)
+        };
+        self.runner.until_settled(|| self.plan.uses_tenant(), attempt).await
+    }
+
     fn again(&self) -> Part<'_> {
         Part { plan: self.plan, runner: Runner { led: Led::default(), ..self.runner } }
     }

@@ -14,14 +14,17 @@ use crate::database::{Database, SchemaGuard};
 use crate::execute::bounds::Bounds;
 use crate::execute::led::Led;
 use crate::execute::run::{ATTEMPTS, FIRST_PAUSE, Runner};
-use crate::execute::together::{Part, run_each, run_together};
+use crate::execute::together::{Part, run_by_shard, run_each, run_together};
 use crate::roles::Role;
 use crate::session::Login;
 use isles_engine::shard::{CancelToken, Outcome};
 use isles_kernel::error::SqlError;
+use isles_kernel::names::ShardId;
 use isles_kernel::value::Value;
 use isles_sql::plan::Plan;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Statements that are run together: they are held in memory, and on SQLite the shard's writer is theirs meanwhile.
 pub const MAX_TOGETHER: usize = 1_000;
@@ -147,8 +150,8 @@ impl Session {
     }
 
     /// Runs queries that do not belong together: each shard is asked once for all that come to it, and those of one that
-    /// cannot be reached fail by themselves. Not within a transaction.
-    pub async fn query_each(&mut self, statements: &[Given]) -> Result<Vec<Result<Outcome>>> {
+    /// cannot be reached, or does not answer in time, fail by themselves. Not within a transaction.
+    pub async fn query_each(&mut self, statements: &[Given], time: Duration) -> Result<Vec<Result<Outcome>>> {
         if self.open.is_some() || statements.len() > MAX_TOGETHER {
             let message = format!("at most {MAX_TOGETHER} queries are run side by side, outside of a transaction");
             return Err(SqlError::new("54000", message));
@@ -163,7 +166,7 @@ impl Session {
             return Err(SqlError::new("0A000", "only queries are run side by side"));
         };
         let _pass = self.admit(most_use(&current)).await?;
-        let (database, bounds, knowledge) = (self.database.clone(), self.bounds(), self.knowledge(&guard)?);
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds_of(time), self.knowledge(&guard)?);
         let outputs = run_each(&parts_of(plans, &current, (&database, &guard, &knowledge, &bounds))).await;
         self.cancel = CancelToken::default();
         let mut outcomes = Vec::with_capacity(outputs.len());
@@ -178,6 +181,43 @@ impl Session {
         }
         self.add_work(outcomes.len() as u64, 0, rows, began);
         Ok(outcomes)
+    }
+
+    /// Runs a query on each shard that it comes to by itself, and gives an answer or an error of each: one that cannot be
+    /// reached, or does not answer in time, hides none of the others. A LIMIT is one of each shard. Those that are left out
+    /// are not asked. Not within a transaction.
+    pub async fn query_shards(
+        &mut self,
+        statement: &Given,
+        time: Duration,
+        without: &BTreeSet<ShardId>,
+    ) -> Result<Vec<(ShardId, Result<Vec<Vec<Value>>>)>> {
+        if self.open.is_some() {
+            return Err(SqlError::new("25001", "shards are asked one by one outside of a transaction"));
+        }
+        let began = self.database.env.elapsed();
+        let guard = self.hold_schema().await?;
+        let current = self.all_current(std::slice::from_ref(statement), &guard)?;
+        let Some(plans) = plans_of(&current) else {
+            return Err(SqlError::new("0A000", "only queries are asked of each shard"));
+        };
+        let _pass = self.admit(most_use(&current)).await?;
+        let (database, bounds, knowledge) = (self.database.clone(), self.bounds_of(time), self.knowledge(&guard)?);
+        let parts = parts_of(plans, &current, (&database, &guard, &knowledge, &bounds));
+        let [part] = parts.as_slice() else { return Ok(Vec::new()) };
+        let answers = run_by_shard(part, without).await;
+        self.cancel = CancelToken::default();
+        let answers = answers?;
+        let rows = answers.iter().filter_map(|(_, rows)| rows.as_ref().ok()).map(|rows| rows.len() as u64).sum();
+        self.add_work(1, 0, rows, began);
+        Ok(answers)
+    }
+
+    /// Bounds of a statement that may take so long at most, or less if the session says so.
+    fn bounds_of(&self, time: Duration) -> Bounds {
+        let bounds = self.bounds();
+        let time = time.min(bounds.time);
+        Bounds { deadline: self.database.env.elapsed() + time, time, ..bounds }
     }
 
     /// The statements as they are planned now, with their parameters.

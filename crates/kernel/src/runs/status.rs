@@ -134,16 +134,26 @@ pub enum Decision {
     Refuse,
 }
 
+/// Whether the one who executes a run may still be alive. It counts only while the run is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executor {
+    Alive,
+    /// Its lease has ended, and nobody has claimed the run since: there may never be anybody who does.
+    Gone,
+}
+
 /// What becomes of a wish, given what the run is. `asked`: what its executor has been asked for and has not done yet.
-pub fn decide(control: Control, status: Status, asked: Option<Control>) -> Decision {
+pub fn decide(control: Control, status: Status, asked: Option<Control>, executor: Executor) -> Decision {
     if status.is_terminal() {
         let is_done = control == Control::Terminate && status == Status::Terminated;
         return if is_done { Decision::Nothing } else { Decision::Refuse };
     }
     match (control, status) {
         (Control::Pause, Status::Paused) => Decision::Nothing,
+        (Control::Terminate, Status::Running) if executor == Executor::Gone => Decision::Become(Status::Terminated),
         // Who asked for the end gets the end.
         (Control::Pause, Status::Running) if asked == Some(Control::Terminate) => Decision::Nothing,
+        (Control::Pause, Status::Running) if executor == Executor::Gone => Decision::Become(Status::Paused),
         (Control::Pause | Control::Terminate, Status::Running) => Decision::AskExecutor,
         (Control::Pause, _) => Decision::Become(Status::Paused),
         (Control::Terminate, _) => Decision::Become(Status::Terminated),
@@ -163,7 +173,7 @@ mod tests {
         for from in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
             assert!(Status::ALL.into_iter().all(|next| !from.may_become(next)), "{from}");
             for control in [Control::Pause, Control::Resume, Control::Terminate] {
-                let decided = decide(control, from, None);
+                let decided = decide(control, from, None, Executor::Gone);
                 assert!(matches!(decided, Decision::Refuse | Decision::Nothing), "{from} {control:?} {decided:?}");
             }
         }
@@ -174,15 +184,29 @@ mod tests {
         for status in Status::ALL {
             for control in [Control::Pause, Control::Resume, Control::Terminate] {
                 for asked in [None, Some(Control::Pause), Some(Control::Terminate)] {
-                    match decide(control, status, asked) {
-                        Decision::Become(next) => assert!(status.may_become(next), "{status} to {next}"),
-                        Decision::AskExecutor | Decision::TakeBack => assert_eq!(status, Status::Running),
-                        Decision::Nothing => {}
-                        Decision::Refuse => assert!(status.is_terminal()),
+                    for executor in [Executor::Alive, Executor::Gone] {
+                        match decide(control, status, asked, executor) {
+                            Decision::Become(next) => assert!(status.may_become(next), "{status} to {next}"),
+                            Decision::AskExecutor => assert_eq!((status, executor), (Status::Running, Executor::Alive)),
+                            Decision::TakeBack => assert_eq!(status, Status::Running),
+                            Decision::Nothing => {}
+                            Decision::Refuse => assert!(status.is_terminal()),
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Who asked for the end gets the end, also if the executor that was asked is gone.
+    #[test]
+    fn nobody_waits_for_an_executor_that_is_gone() {
+        for asked in [None, Some(Control::Pause), Some(Control::Terminate)] {
+            let decided = decide(Control::Terminate, Status::Running, asked, Executor::Gone);
+            assert_eq!(decided, Decision::Become(Status::Terminated));
+        }
+        let paused = decide(Control::Pause, Status::Running, None, Executor::Gone);
+        assert_eq!(paused, Decision::Become(Status::Paused));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) enum RunsMode {
     Timeline(RunArguments),
     /// Take every index entry of a type home, so that previous_shards can be removed
     Resize(TypeArguments),
+    /// Compare the index with all runs, and put right what differs
+    Reindex(ReindexArguments),
 }
 
 #[derive(clap::Args)]
@@ -67,6 +69,12 @@ pub(crate) struct TypeArguments {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct ReindexArguments {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
 pub(crate) struct CountArguments {
     /// Runs of this type only
     #[arg(value_name = "TYPE")]
@@ -92,6 +100,9 @@ pub(crate) struct ListArguments {
     /// Where an earlier list has ended
     #[arg(long)]
     cursor: Option<String>,
+    /// Runs with these attributes only, a JSON object
+    #[arg(long, value_name = "JSON")]
+    attributes: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -131,6 +142,7 @@ impl RunsMode {
             RunsMode::Create(arguments) => &arguments.run.common,
             RunsMode::Send(arguments) => &arguments.run.common,
             RunsMode::Resize(arguments) => &arguments.common,
+            RunsMode::Reindex(arguments) => &arguments.common,
             RunsMode::Get(arguments)
             | RunsMode::Pause(arguments)
             | RunsMode::Resume(arguments)
@@ -153,7 +165,7 @@ impl RunsMode {
         }
         match self {
             RunsMode::List(list) => {
-                let given = [&list.kind, &list.status, &list.order, &list.limit, &list.cursor];
+                let given = [&list.kind, &list.status, &list.order, &list.limit, &list.cursor, &list.attributes];
                 ("list_runs", given.map(Option::as_deref).into())
             }
             RunsMode::Count(count) => ("count_runs", vec![count.kind.as_deref()]),
@@ -176,6 +188,7 @@ impl RunsMode {
             RunsMode::Wait(arguments) => ("wait_for_run", of(arguments)),
             RunsMode::Timeline(arguments) => ("run_timeline", of(arguments)),
             RunsMode::Resize(arguments) => ("resize_runs", vec![Some(&arguments.kind)]),
+            RunsMode::Reindex(_) => ("reindex_runs", Vec::new()),
         }
     }
 }

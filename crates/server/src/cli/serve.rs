@@ -4,6 +4,7 @@ use super::files::read_config;
 use super::output::{Failure, Format, FormatArgument, Outcome, complain, say, say_json};
 use crate::config::{self, Config, File, Given, Invalid, LogFormat};
 use crate::serve::{CannotStart, Server};
+use isles_workflows::Registry;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
@@ -28,7 +29,7 @@ impl ServeArguments {
     }
 }
 
-pub(crate) fn run(arguments: ServeArguments) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: ServeArguments, registry: Registry) -> Result<Outcome, Failure> {
     let format = arguments.format();
     let config = configuration(arguments.given, arguments.config.as_deref())?;
     if arguments.check_config {
@@ -37,14 +38,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<Outcome, Failure> {
     }
     start_logs(&config)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|fault| Failure::usage(fault.to_string()))?;
-    runtime.block_on(serve(&config, format))
+    runtime.block_on(serve(&config, format, registry))
 }
 
-async fn serve(config: &Config, format: Format) -> Result<Outcome, Failure> {
+async fn serve(config: &Config, format: Format, registry: Registry) -> Result<Outcome, Failure> {
     // Before anything is opened, so that no signal finds a half-open database without a listener.
     let mut stop = StopSignals::new()?;
     let password = std::env::var("ISLES_PASSWORD").ok().filter(|password| !password.is_empty());
-    let server = Server::start(config, password).await.map_err(cannot_start)?;
+    let server = Server::start(config, password, registry).await.map_err(cannot_start)?;
     say_ready(&server, config, format)?;
     let signal = stop.next().await;
     tracing::info!(signal, "told to stop");

@@ -79,6 +79,8 @@ pub(crate) struct HttpDoor {
     limits: Limits,
     phase: watch::Receiver<Phase>,
     requests: Arc<Semaphore>,
+    /// Places of requests that wait for something of a run.
+    waits: Arc<Semaphore>,
 }
 
 impl HttpDoor {
@@ -90,7 +92,8 @@ impl HttpDoor {
         phase: watch::Receiver<Phase>,
     ) -> HttpDoor {
         let requests = Arc::new(Semaphore::new(limits.http_requests));
-        HttpDoor { backend, logins, metrics, limits, phase, requests }
+        let waits = Arc::new(Semaphore::new(limits.http_waits));
+        HttpDoor { backend, logins, metrics, limits, phase, requests, waits }
     }
 }
 

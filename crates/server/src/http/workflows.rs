@@ -1,6 +1,7 @@
 //! `/workflows`: runs, for those who manage them and for workers of other languages.
 //!
-//! Whoever may log in and is not locked to a tenant may use it. Errors are those of workflows, with their codes:
+//! The rights are those of SQL: administrators do everything here, workers too; any other role that is not locked to a
+//! tenant creates runs, as by `isles.start_run`, and is told no more of them. Errors are those of workflows, with their codes:
 //! `{"error": {"code": "WORKFLOW_NOT_FOUND", "message": …, "status": 404}}`.
 
 use super::HttpDoor;
@@ -36,9 +37,11 @@ pub(super) fn routes() -> Vec<(&'static str, MethodRouter<Arc<HttpDoor>>)> {
     vec![
         ("/workflows", get(list)),
         ("/workflows/_counts", get(counts)),
+        ("/workflows/_reindex", post(reindex)),
         ("/workflows/_types", get(types)),
         ("/workflows/_types/{type}", put(register).layer(body())),
         ("/workflows/_types/{type}/resize", post(resize)),
+        ("/workflows/_tasks/poll", post(poll).layer(body())),
         ("/workflows/_tasks/{action}", post(task).layer(body())),
         ("/workflows/{type}", get(list_type).post(create).layer(body())),
         ("/workflows/{type}/{id}", get(show).delete(remove)),
@@ -88,7 +91,25 @@ fn done(json: Value) -> Answer {
 /// One who may manage runs.
 pub(super) struct Managing {
     workflows: Workflows,
+    _place: OwnedSemaphorePermit,
+}
+
+/// One who may create runs.
+pub(super) struct Creating {
+    workflows: Workflows,
+    is_admin: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// One who may manage runs and waits for something of them. Such a request has no place among those that do something:
+/// however many wait, statements are served.
+pub(super) struct Waiting {
+    workflows: Workflows,
     place: OwnedSemaphorePermit,
+}
+
+fn denied(what: &str) -> Problem {
+    Refusal::from(SqlError::new("42501", format!("permission denied: {what}"))).into()
 }
 
 impl FromRequestParts<Arc<HttpDoor>> for Managing {
@@ -96,11 +117,36 @@ impl FromRequestParts<Arc<HttpDoor>> for Managing {
 
     async fn from_request_parts(parts: &mut Parts, door: &Arc<HttpDoor>) -> Result<Managing, Problem> {
         let (_, role, place) = admitted(parts, door).await?;
-        if role.is_locked() {
-            let error = SqlError::new("42501", "permission denied: roles of one tenant do not manage runs");
-            return Err(Refusal::from(error).into());
+        if !role.admin || role.is_locked() {
+            return Err(denied("runs are managed by administrators"));
         }
-        Ok(Managing { workflows: door.backend.workflows().await?, place })
+        Ok(Managing { workflows: door.backend.workflows().await?, _place: place })
+    }
+}
+
+impl FromRequestParts<Arc<HttpDoor>> for Creating {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Arc<HttpDoor>) -> Result<Creating, Problem> {
+        let (_, role, place) = admitted(parts, door).await?;
+        if role.is_locked() {
+            return Err(denied("roles of one tenant do not create runs"));
+        }
+        Ok(Creating { workflows: door.backend.workflows().await?, is_admin: role.admin, _place: place })
+    }
+}
+
+impl FromRequestParts<Arc<HttpDoor>> for Waiting {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Arc<HttpDoor>) -> Result<Waiting, Problem> {
+        let managing = Managing::from_request_parts(parts, door).await?;
+        let place = Arc::clone(&door.waits).try_acquire_owned();
+        let place = place.map_err(|_| {
+            let error = SqlError::new("53300", "too many requests wait at once");
+            Refusal::from(error.with_hint("try again, or raise limits.http_waits"))
+        })?;
+        Ok(Waiting { workflows: managing.workflows, place })
     }
 }
 
@@ -167,6 +213,10 @@ async fn register(
     done(managing.workflows.manage_register(&kind, &remote).await?)
 }
 
+async fn reindex(managing: Managing) -> Answer {
+    done(managing.workflows.manage_reindex().await?)
+}
+
 async fn resize(managing: Managing, Path(kind): Path<String>) -> Answer {
     done(managing.workflows.manage_resize(&kind).await?)
 }
@@ -181,7 +231,7 @@ struct NewRun {
 }
 
 async fn create(
-    managing: Managing,
+    creating: Creating,
     State(door): State<Arc<HttpDoor>>,
     Path(kind): Path<String>,
     request: Request,
@@ -189,8 +239,13 @@ async fn create(
     let new: NewRun = body(&door, request).await?;
     let id = new.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let verb = Verb::Create { input: new.payload, attributes: new.attributes };
-    let shown = managing.workflows.manage(&kind, &id, verb).await?;
+    let shown = creating.workflows.manage(&kind, &id, verb).await?;
     let status = if shown["created"] == json!(true) { StatusCode::CREATED } else { StatusCode::OK };
+    // Who may create may not read: the run may have been there.
+    let shown = match creating.is_admin {
+        true => shown,
+        false => json!({ "type": kind, "id": id, "created": shown["created"] }),
+    };
     Ok((status, Json(shown)).into_response())
 }
 
@@ -209,12 +264,12 @@ async fn timeline(managing: Managing, Path((kind, id)): Run) -> Answer {
 }
 
 /// Waits for the end of a run, for a bounded time: 200 if it has ended, 202 if it has not.
-async fn wait(managing: Managing, Path((kind, id)): Run, Query(query): Query<BTreeMap<String, String>>) -> Answer {
+async fn wait(waiting: Waiting, Path((kind, id)): Run, Query(query): Query<BTreeMap<String, String>>) -> Answer {
     let limit = match query.get("timeout") {
         None => MAX_WAIT,
         Some(text) => parse_duration(text).map_err(|error| WorkflowError::invalid(error.to_string()))?,
     };
-    let shown = managing.workflows.manage(&kind, &id, Verb::Wait { limit }).await?;
+    let shown = waiting.workflows.manage(&kind, &id, Verb::Wait { limit }).await?;
     let has_ended = matches!(shown["status"].as_str(), Some("completed" | "errored" | "terminated"));
     Ok((if has_ended { StatusCode::OK } else { StatusCode::ACCEPTED }, Json(shown)).into_response())
 }
@@ -253,6 +308,11 @@ fn no_such(what: &str, name: &str) -> WorkflowError {
     error.with_hint("GET /openapi.json describes all paths")
 }
 
+/// A worker asks for tasks, and waits for some.
+async fn poll(waiting: Waiting, State(door): State<Arc<HttpDoor>>, request: Request) -> Answer {
+    done(waiting.workflows.poll(&body(&door, request).await?).await?)
+}
+
 /// The worker protocol.
 async fn task(
     managing: Managing,
@@ -262,7 +322,6 @@ async fn task(
 ) -> Answer {
     let workflows = &managing.workflows;
     done(match action.as_str() {
-        "poll" => workflows.poll(&body(&door, request).await?).await?,
         "heartbeat" => workflows.heartbeat(&body(&door, request).await?).await?,
         "step" => workflows.note_step(body(&door, request).await?).await?,
         "suspend" => workflows.suspend(body(&door, request).await?).await?,
@@ -286,7 +345,7 @@ struct Following {
 
 /// Server-sent events: what the run has told after `Last-Event-ID`, and what it tells. `close` is the last.
 async fn updates(
-    managing: Managing,
+    waiting: Waiting,
     Path((kind, id)): Run,
     Query(query): Query<BTreeMap<String, String>>,
     headers: HeaderMap,
@@ -299,17 +358,18 @@ async fn updates(
             text.parse().map_err(bad)?
         }
     };
-    let live = managing.workflows.listen(&kind, &id)?;
-    managing.workflows.get(&kind, &id).await?;
+    // Nothing is kept for runs that there are not.
+    waiting.workflows.get(&kind, &id).await?;
+    let live = waiting.workflows.listen(&kind, &id)?;
     let following = Following {
-        workflows: managing.workflows,
+        workflows: waiting.workflows,
         kind,
         id,
         after,
         ready: VecDeque::new(),
         live,
         has_ended: false,
-        _place: managing.place,
+        _place: waiting.place,
     };
     let stream = futures::stream::unfold(following, |mut following| async move {
         let event = following.next().await?;

@@ -1,12 +1,19 @@
-//! Entries from the change logs, and the comparison with the runs themselves.
+//! Entries from the change logs.
 //!
 //! Each shard's log is followed by a reader of its own. A page of changes becomes the last state of each run in it; what a
 //! run was in between is nobody's business. Entries are written first, and then it is noted how far the log was read: what
 //! is read twice loses by its version.
 //!
+//! Where an index shard cannot be reached the reader goes on for the others, and owes it the entries: how far it has read
+//! is not noted any more. When the index shard is back, the log is read again from where it was noted.
+//!
 //! A shard that comes later may have taken runs before its log was followed, and a log may have been cut off because it
-//! had grown too long; then the runs themselves are compared with the index, and what differs is put right.
+//! had grown too long; then the runs themselves are compared with the index.
+//!
+//! Invariants (docs/invariants.md):
+//!   * I-51  the index has whatever was committed before the moment that it is said to be of
 
+use super::mend::mend;
 use crate::engine::Engine;
 use crate::error::{Result, WorkflowError};
 use crate::lines::{Lines, Said, int, params, text};
@@ -32,16 +39,15 @@ const RETRY: Duration = Duration::from_millis(200);
 const BATCH: usize = 200;
 /// Index shards that are written to at the same time.
 const SHARDS_AT_ONCE: usize = 8;
-/// Runs of one page of a comparison.
-const PAGE: i64 = 1_000;
+/// How often it is found out of which moment the index is, and whether index shards that could not be reached are back.
+const MARK: Duration = Duration::from_millis(500);
 
 const PUT: &str = "INSERT INTO isles.run_index (index_shard, id, type, status, created_at, updated_at, version, \
     attributes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (index_shard, id) DO UPDATE SET \
     status = excluded.status, created_at = excluded.created_at, updated_at = excluded.updated_at, \
     version = excluded.version, attributes = excluded.attributes WHERE excluded.version > isles.run_index.version";
 const DROP_COPY: &str = "DELETE FROM isles.run_index WHERE index_shard = $1 AND id = $2 AND version <= $3";
-const PAGE_OF_RUNS: &str = "SELECT run, type, id, status, version, created_at, updated_at, attributes FROM isles.runs \
-    WHERE run > $1 ORDER BY run LIMIT $2";
+const ASK: &str = "SELECT id FROM isles.run_index WHERE index_shard = $1 LIMIT 1";
 
 /// What a run is, for the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +65,7 @@ pub(crate) struct Indexed {
 
 impl Indexed {
     /// Reads the columns of a run's row, which begins as the table does: run, type, id, status, version, …
-    fn read(row: &[Value], is_gone: bool) -> Option<Indexed> {
+    pub(crate) fn read(row: &[Value], is_gone: bool) -> Option<Indexed> {
         Some(Indexed {
             kind: text(row.get(1)?)?.into(),
             id: text(row.get(2)?)?.into(),
@@ -95,10 +101,10 @@ pub(crate) async fn follow_all(engine: &Arc<Engine>, followed: &mut Followed) ->
             continue;
         }
         match begin(engine, &name).await {
-            Ok((shard, position)) => {
+            Ok(reader) => {
                 followed.insert(name);
                 came = true;
-                engine.lines.env().spawn(Box::pin(follow(engine.clone(), shard, position)));
+                engine.lines.env().spawn(Box::pin(follow(engine.clone(), reader)));
             }
             Err(error) => tracing::debug!(shard = %name, %error, "the log of a shard cannot be followed now"),
         }
@@ -108,15 +114,18 @@ pub(crate) async fn follow_all(engine: &Arc<Engine>, followed: &mut Followed) ->
 
 /// Follows shards that come later, for as long as the engine is open. They may have runs already.
 pub(crate) async fn keep(engine: Arc<Engine>, mut followed: Followed) {
+    let mut must_mend = false;
     loop {
         let closed = futures::future::select(Box::pin(engine.closed()), engine.lines.env().sleep(IDLE));
         if matches!(closed.await, futures::future::Either::Left(_)) || engine.is_closed() {
             return;
         }
-        if follow_all(&engine, &mut followed).await
-            && let Err(error) = mend(&engine).await
-        {
-            tracing::warn!(%error, "the index of runs could not be compared with a new shard");
+        must_mend |= follow_all(&engine, &mut followed).await;
+        if must_mend {
+            match mend(&engine).await {
+                Ok(_) => must_mend = false,
+                Err(error) => tracing::debug!(%error, "the index of runs cannot be compared with a new shard now"),
+            }
         }
     }
 }
@@ -129,26 +138,37 @@ fn unavailable(error: &ShardError) -> WorkflowError {
     WorkflowError::new(crate::error::Code::Unavailable, error.to_string())
 }
 
-async fn begin(engine: &Engine, name: &ShardId) -> Result<(Arc<dyn Shard>, Seq)> {
-    let shard = engine.lines.database().shard(name).await.map_err(WorkflowError::of_sql)?;
-    let position = shard.add_consumer(&stream()?).await.map_err(|error| unavailable(&error))?;
-    Ok((shard, position))
+/// Who reads a shard's log.
+struct Reader {
+    shard: Arc<dyn Shard>,
+    /// Up to here everything is in the index, and that is kept.
+    noted: Seq,
+    /// Up to here it was read; what index shards are owed lies between.
+    read: Seq,
+    /// Index shards that could not be reached.
+    owed: BTreeSet<String>,
+    /// When it was last found out how things stand.
+    marked: Duration,
 }
 
-async fn follow(engine: Arc<Engine>, mut shard: Arc<dyn Shard>, mut position: Seq) {
-    let name = shard.id().clone();
+async fn begin(engine: &Engine, name: &ShardId) -> Result<Reader> {
+    let shard = engine.lines.database().shard(name).await.map_err(WorkflowError::of_sql)?;
+    let position = shard.add_consumer(&stream()?).await.map_err(|error| unavailable(&error))?;
+    Ok(Reader { shard, noted: position, read: position, owed: BTreeSet::new(), marked: Duration::ZERO })
+}
+
+async fn follow(engine: Arc<Engine>, mut reader: Reader) {
+    let name = reader.shard.id().clone();
     loop {
         let written = engine.written.clone().notified_owned();
-        let wait = match step(&engine, &shard, position).await {
-            Ok((through, read)) => {
-                position = through;
-                if read >= *EVENT_ROWS.end() { Duration::ZERO } else { IDLE }
-            }
+        let wait = match reader.step(&engine).await {
+            Ok(read) if read >= *EVENT_ROWS.end() => Duration::ZERO,
+            Ok(_) => IDLE,
             Err(error) => {
                 tracing::debug!(shard = %name, %error, "the index of runs cannot be brought up to date now");
                 // It may have been closed and opened anew.
-                if let Ok((anew, stands)) = begin(&engine, &name).await {
-                    (shard, position) = (anew, stands);
+                if let Ok(anew) = begin(&engine, &name).await {
+                    reader = anew;
                 }
                 RETRY
             }
@@ -164,49 +184,122 @@ async fn follow(engine: Arc<Engine>, mut shard: Arc<dyn Shard>, mut position: Se
     }
 }
 
-/// Brings a page of a log to the index. Returns where the log was read up to, and how many changes there were.
-async fn step(engine: &Arc<Engine>, shard: &Arc<dyn Shard>, position: Seq) -> Result<(Seq, usize)> {
-    let page = match shard.changes(position, *EVENT_ROWS.end()).await {
-        Ok(page) => page,
-        Err(ShardError::Trimmed { trimmed }) => {
-            tracing::warn!(shard = %shard.id(), "a change log was cut off: the index is compared with all runs");
-            let end = shard.settled().await.map_err(|error| unavailable(&error))?;
-            mend(engine).await?;
-            let through = end.max(Seq(trimmed));
-            shard.advance(&stream()?, through).await.map_err(|error| unavailable(&error))?;
-            return Ok((through, 0));
+impl Reader {
+    /// Brings a page of the log to the index. Returns how many changes there were.
+    async fn step(&mut self, engine: &Arc<Engine>) -> Result<usize> {
+        let (began, may_mark) = (engine.lines.now(), engine.lines.env().elapsed() >= self.marked + MARK);
+        if may_mark && !self.owed.is_empty() {
+            self.marked = engine.lines.env().elapsed();
+            self.go_back(engine).await;
         }
-        Err(error) => return Err(unavailable(&error)),
-    };
-    if page.through == position {
-        return Ok((position, 0));
+        let page = match self.shard.changes(self.read, *EVENT_ROWS.end()).await {
+            Ok(page) => page,
+            Err(ShardError::Trimmed { trimmed }) => return self.after_trim(engine, Seq(trimmed)).await,
+            Err(error) => return Err(unavailable(&error)),
+        };
+        if page.through != self.read {
+            let mut last: BTreeMap<(String, String), Indexed> = BTreeMap::new();
+            for change in page.changes.iter().filter(|change| change.table == RUNS) {
+                let Some(indexed) = Indexed::of_change(change) else { continue };
+                let key = (indexed.kind.clone(), indexed.id.clone());
+                if last.get(&key).is_none_or(|known| known.version <= indexed.version) {
+                    last.insert(key, indexed);
+                }
+            }
+            // Another process may have registered a type since, or another count. Where the record cannot be read, what
+            // is known of it is gone by; a type that is not known is an error.
+            if let Err(error) = super::resize::learn(engine).await {
+                tracing::debug!(%error, "the record of types cannot be read now");
+            }
+            let put = put_but(engine, last.into_values(), &self.owed).await?;
+            self.owed.extend(put.failed.into_keys());
+            self.read = page.through;
+        }
+        if self.owed.is_empty() {
+            self.note().await?;
+            if may_mark && page.changes.len() < *EVENT_ROWS.end() {
+                self.mark(engine, began).await?;
+            }
+        }
+        Ok(page.changes.len())
     }
-    let mut last: BTreeMap<(String, String), Indexed> = BTreeMap::new();
-    for change in page.changes.iter().filter(|change| change.table == RUNS) {
-        let Some(indexed) = Indexed::of_change(change) else { continue };
-        let key = (indexed.kind.clone(), indexed.id.clone());
-        if last.get(&key).is_none_or(|known| known.version <= indexed.version) {
-            last.insert(key, indexed);
+
+    /// Keeps how far the log was read. Not before the entries are there: what is read again loses by its version, what is
+    /// not read is lost.
+    async fn note(&mut self) -> Result<()> {
+        if self.noted != self.read {
+            self.shard.advance(&stream()?, self.read).await.map_err(|error| unavailable(&error))?;
+            self.noted = self.read;
+        }
+        Ok(())
+    }
+
+    /// Reads again what was owed, if everybody to whom it is owed is back.
+    async fn go_back(&mut self, engine: &Engine) {
+        let asks = self.owed.iter().map(|name| (ASK, params![name.as_str()])).collect();
+        if engine.lines.each(asks).await.iter().all(|answer| answer.is_ok()) {
+            self.owed.clear();
+            self.read = self.noted;
         }
     }
-    // Another process may have registered a type since, or another count.
-    super::resize::learn(engine).await?;
-    put(engine, last.into_values()).await?;
-    // Not before the entries are there: what is read again loses by its version, what is not read is lost.
-    shard.advance(&stream()?, page.through).await.map_err(|error| unavailable(&error))?;
-    Ok((page.through, page.changes.len()))
+
+    /// The index has all that was committed on this shard before a moment, if nothing is committed beyond what was read:
+    /// a change that waits for an older one is not in the log yet, but it is committed.
+    async fn mark(&mut self, engine: &Engine, began: i64) -> Result<()> {
+        let beyond = self.shard.committed_changes(self.read, 1).await.map_err(|error| unavailable(&error))?;
+        if beyond.changes.is_empty() {
+            self.marked = engine.lines.env().elapsed();
+            engine.is_of(self.shard.id(), began);
+        }
+        Ok(())
+    }
+
+    async fn after_trim(&mut self, engine: &Engine, trimmed: Seq) -> Result<usize> {
+        tracing::warn!(shard = %self.shard.id(), "a change log was cut off: the index is compared with all runs");
+        let end = self.shard.settled().await.map_err(|error| unavailable(&error))?;
+        mend(engine).await?;
+        self.owed.clear();
+        self.read = end.max(trimmed);
+        self.note().await?;
+        Ok(0)
+    }
+}
+
+/// What came of writing entries.
+#[derive(Debug, Default)]
+pub(crate) struct Put {
+    /// Rows that changed.
+    pub(crate) written: u64,
+    /// Index shards that could not be written to, and why.
+    pub(crate) failed: BTreeMap<String, WorkflowError>,
+}
+
+impl Put {
+    /// For whoever needs all of it.
+    pub(crate) fn whole(self) -> Result<u64> {
+        match self.failed.into_values().next() {
+            None => Ok(self.written),
+            Some(error) => Err(error),
+        }
+    }
 }
 
 /// Writes entries to their homes, and takes older copies out of the other places where they may be.
 pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Indexed>) -> Result<u64> {
-    let (mut homes, mut copies) = (BTreeMap::<String, Vec<Said>>::new(), BTreeMap::<String, Vec<Said>>::new());
+    put_but(engine, entries, &BTreeSet::new()).await?.whole()
+}
+
+/// The same, but for index shards that are not even asked.
+async fn put_but(engine: &Engine, entries: impl IntoIterator<Item = Indexed>, away: &BTreeSet<String>) -> Result<Put> {
+    let mut homes = BTreeMap::<String, Vec<Said>>::new();
+    // By the home of the entry: a copy goes when the entry is there.
+    let mut copies = BTreeMap::<String, Vec<(String, Said)>>::new();
     for entry in entries {
         let spread = engine.spread(&entry.kind)?;
         let places = spread.places(&entry.kind, &entry.id);
-        let Some((home, others)) = places.split_first() else { continue };
-        for other in others {
-            copies.entry(other.clone()).or_default().push(drop_copy(other, &entry));
-        }
+        let Some((home, others)) = places.split_first().filter(|(home, _)| !away.contains(*home)) else { continue };
+        let other = |other: &String| (other.clone(), drop_copy(other, &entry));
+        copies.entry(home.clone()).or_default().extend(others.iter().map(other));
         let put = match entry.is_gone {
             true => drop_copy(home, &entry),
             false => {
@@ -225,10 +318,17 @@ pub(crate) async fn put(engine: &Engine, entries: impl IntoIterator<Item = Index
         };
         homes.entry(home.clone()).or_default().push(put);
     }
-    let written = say_all(&engine.lines, homes).await?;
+    let mut put = say_all(&engine.lines, homes).await;
     // Not before the entry is at home: it is never nowhere.
-    say_all(&engine.lines, copies).await?;
-    Ok(written)
+    let mut there = BTreeMap::<String, Vec<Said>>::new();
+    for (place, said) in copies.into_iter().filter(|(home, _)| !put.failed.contains_key(home)).flat_map(|(_, all)| all)
+    {
+        if !away.contains(&place) {
+            there.entry(place).or_default().push(said);
+        }
+    }
+    put.failed.extend(say_all(&engine.lines, there).await.failed);
+    Ok(put)
 }
 
 /// Takes a copy of an entry out of an index shard, unless it is a later version.
@@ -236,36 +336,34 @@ pub(crate) fn drop_copy(place: &str, entry: &Indexed) -> Said {
     (DROP_COPY, params![place, entry.id.as_str(), entry.version])
 }
 
-/// Says to each index shard what it is to do: in batches, and to several at the same time. Returns how many rows changed.
-pub(crate) async fn say_all(lines: &Lines, by_shard: BTreeMap<String, Vec<Said>>) -> Result<u64> {
-    use futures::stream::{StreamExt, TryStreamExt};
-    let to_one = |mut said: Vec<Said>| async move {
+/// Says to each index shard what it is to do: in batches, and to several at the same time. One that does not answer in time
+/// is taken for one that cannot be reached; what it may have done is done again.
+pub(crate) async fn say_all(lines: &Lines, by_shard: BTreeMap<String, Vec<Said>>) -> Put {
+    use futures::stream::StreamExt;
+    let to_one = |(name, mut said): (String, Vec<Said>)| async move {
         let mut changed = 0;
         while !said.is_empty() {
             let rest = said.split_off(said.len().min(BATCH));
-            changed += lines.together(said).await?.iter().map(|reply| reply.affected).sum::<u64>();
+            match lines.in_time(lines.together(said)).await {
+                Some(Ok(replies)) => changed += replies.iter().map(|reply| reply.affected).sum::<u64>(),
+                Some(Err(error)) => return (name, Err(error)),
+                None => return (name, Err(too_slow())),
+            }
             said = rest;
         }
-        Ok::<u64, WorkflowError>(changed)
+        (name, Ok(changed))
     };
-    let all = futures::stream::iter(by_shard.into_values().map(to_one).collect::<Vec<_>>());
-    all.buffer_unordered(SHARDS_AT_ONCE).try_fold(0, |sum, one| std::future::ready(Ok(sum + one))).await
-}
-
-/// Compares the index with all runs, and puts right what differs. Returns how many entries were written.
-pub(crate) async fn mend(engine: &Engine) -> Result<u64> {
-    let (mut after, mut written) = (String::new(), 0);
-    super::resize::learn(engine).await?;
-    loop {
-        let page = runs_after(&engine.lines, &after).await?;
-        let Some((last, _)) = page.last() else { return Ok(written) };
-        after.clone_from(last);
-        written += put(engine, page.into_iter().map(|(_, indexed)| indexed)).await?;
+    let all = futures::stream::iter(by_shard.into_iter().map(to_one).collect::<Vec<_>>());
+    let mut put = Put::default();
+    for (name, said) in all.buffer_unordered(SHARDS_AT_ONCE).collect::<Vec<_>>().await {
+        match said {
+            Ok(changed) => put.written += changed,
+            Err(error) => drop(put.failed.insert(name, error)),
+        }
     }
+    put
 }
 
-async fn runs_after(lines: &Lines, after: &str) -> Result<Vec<(String, Indexed)>> {
-    let reply = lines.one(PAGE_OF_RUNS, params![after, PAGE]).await?;
-    let read = |row: &Vec<Value>| Some((text(row.first()?)?.to_owned(), Indexed::read(row, false)?));
-    Ok(reply.rows.iter().filter_map(read).collect())
+fn too_slow() -> WorkflowError {
+    WorkflowError::new(crate::error::Code::Unavailable, "an index shard does not answer in time")
 }

@@ -11,6 +11,7 @@
 //! that was found are asked for later versions of it, and one that is outdated is left out, whatever filter it has passed.
 //! So filters are decided by the latest version.
 
+use super::mend::Mended;
 use crate::engine::{Engine, Workflows};
 use crate::error::{Result, WorkflowError};
 use crate::lines::{Reply, Said, int, params, text};
@@ -50,6 +51,9 @@ pub struct Listed {
     pub cursor: Option<String>,
     /// Index shards that could not be asked: runs of theirs are missing.
     pub failed_shards: Vec<String>,
+    /// Of which moment the list is, in milliseconds since 1970: what runs did before it is there. None if that is not
+    /// known of every shard.
+    pub as_of: Option<i64>,
 }
 
 impl Listed {
@@ -57,7 +61,7 @@ impl Listed {
         let entries: Vec<Json> = self.entries.iter().map(entry_json).collect();
         json!({
             "workflows": entries, "cursor": self.cursor,
-            "incomplete": !self.failed_shards.is_empty(), "failedShards": self.failed_shards,
+            "incomplete": !self.failed_shards.is_empty(), "failedShards": self.failed_shards, "asOf": self.as_of,
         })
     }
 }
@@ -120,8 +124,10 @@ const BY_CREATED_OF_STATUS: Listing = listing!("status = $6", "created_at");
 const VERSIONS: &str = "SELECT id, version FROM isles.run_index WHERE index_shard = $1 AND id = ANY($2)";
 const COUNTS: &str = "SELECT status, count(*) FROM isles.run_index WHERE type = $1 AND index_shard = ANY($2) \
     GROUP BY status";
-const ENDED: &str = "SELECT id FROM isles.run_index WHERE type = $1 AND index_shard = ANY($2) AND status = $3 \
-    AND updated_at < $4 LIMIT 500";
+const STATES: &str = "SELECT id, version, status FROM isles.run_index WHERE index_shard = $1 AND id > $2 \
+    ORDER BY id LIMIT $3";
+/// Entries of one index shard that are read at once to be counted.
+const STATES_AT_ONCE: i64 = 1_000;
 
 /// Index shards of one type that are on one shard of the database, as far as is known.
 #[derive(Debug, Clone)]
@@ -194,6 +200,10 @@ impl Neighbours {
     }
 }
 
+fn state(row: &[Value]) -> Option<(String, i64, String)> {
+    Some((text(row.first()?)?.into(), int(row.get(1)?)?, text(row.get(2)?)?.into()))
+}
+
 /// An entry; or the index shard, if that can be told, in which one cannot be read.
 fn read_entry(kind: &str, row: Vec<Value>) -> std::result::Result<Entry, Option<String>> {
     use Value::{Int, Text};
@@ -233,7 +243,9 @@ impl Workflows {
         let all = self.engine.neighbours(filter.kind.as_deref())?;
         let is_moving = all.iter().any(|some| !some.is_settled);
         let mut after = filter.after()?;
-        let (mut listed, mut failed) = (Listed::default(), BTreeSet::new());
+        // Before anything is asked: what the index has by now, the list has.
+        let as_of = self.engine.index_is_of();
+        let (mut listed, mut failed) = (Listed { as_of, ..Listed::default() }, BTreeSet::new());
         for _ in 0..ROUNDS {
             let want = limit - listed.entries.len();
             let mut parts = self.engine.parts(&all, filter, after.as_ref(), want, &mut failed).await;
@@ -269,6 +281,8 @@ impl Workflows {
     pub async fn counts(&self, kind: Option<&str>) -> Result<(Vec<Count>, Vec<String>)> {
         let all = self.engine.neighbours(kind)?;
         let (mut counts, mut failed) = (BTreeMap::<(String, Status), i64>::new(), Vec::new());
+        let (all, moving): (Vec<_>, Vec<_>) = all.into_iter().partition(|some| some.is_settled);
+        self.engine.count_moving(&moving, &mut counts, &mut failed).await;
         let said = |some: &Neighbours| (COUNTS, params![some.kind.as_str(), some.names()]);
         let asked = self.engine.lines.each(all.iter().map(said).collect()).await;
         for (some, reply) in all.into_iter().zip(asked) {
@@ -288,26 +302,76 @@ impl Workflows {
         Ok((counts, failed))
     }
 
-    /// Compares the index with all runs, and puts right what differs. Returns how many entries were written.
-    pub async fn reindex(&self) -> Result<u64> {
-        super::follow::mend(&self.engine).await
+    /// Compares the index with all runs, and puts right what differs: what is missing, what is of another version than the
+    /// run, and what has no run.
+    pub async fn reindex(&self) -> Result<Mended> {
+        super::mend::mend(&self.engine).await
     }
 
-    /// Ids of runs that have ended before a time, some of them.
-    pub(crate) async fn ended_before(&self, kind: &str, before: i64) -> Result<Vec<String>> {
-        let mut ids = BTreeSet::new();
-        for some in self.engine.neighbours(Some(kind))? {
-            for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
-                let params = params![kind, some.names(), status.as_str(), before];
-                let reply = self.engine.lines.one(ENDED, params).await?;
-                ids.extend(reply.rows.iter().filter_map(|row| text(row.first()?).map(str::to_owned)));
-            }
-        }
-        Ok(ids.into_iter().collect())
+    /// How many milliseconds the index is behind the runs, at most; None if that is not known of every shard.
+    pub fn index_lag_ms(&self) -> Option<i64> {
+        Some((self.engine.lines.now() - self.engine.index_is_of()?).max(0))
     }
 }
 
+/// The cursor of a list by `updated` that begins with what was last changed before a time.
+pub(crate) fn before(kind: &str, time: i64) -> String {
+    Cursor { order: Order::Updated, time: time.saturating_sub(1), kind: kind.into(), id: String::new() }.encode()
+}
+
 impl Engine {
+    /// Counts runs of types whose entries may be at two places: all of them are read in the order of their ids, and the
+    /// latest version of each is counted.
+    async fn count_moving(
+        &self,
+        moving: &[Neighbours],
+        counts: &mut BTreeMap<(String, Status), i64>,
+        failed: &mut Vec<String>,
+    ) {
+        let kinds: BTreeSet<&str> = moving.iter().map(|some| some.kind.as_str()).collect();
+        for kind in kinds {
+            let mut places: Vec<&String> =
+                moving.iter().filter(|some| some.kind == kind).flat_map(|some| &some.names).collect();
+            let mut after = String::new();
+            while !places.is_empty() {
+                let asks = places.iter().map(|place| (STATES, params![place.as_str(), after.as_str(), STATES_AT_ONCE]));
+                let answers = self.lines.each(asks.collect()).await;
+                let (mut latest, mut horizon) = (BTreeMap::<String, (i64, String)>::new(), None::<String>);
+                let mut asked = places.into_iter().zip(answers);
+                places = Vec::new();
+                for (place, answer) in &mut asked {
+                    let Ok(reply) = answer else {
+                        failed.push(place.clone());
+                        continue;
+                    };
+                    let states: Vec<(String, i64, String)> = reply.rows.iter().filter_map(|row| state(row)).collect();
+                    if states.len() as i64 >= STATES_AT_ONCE
+                        && let Some((last, ..)) = states.last()
+                    {
+                        // Beyond it, this place may have more.
+                        horizon = Some(horizon.map_or(last.clone(), |known| known.min(last.clone())));
+                    }
+                    places.push(place);
+                    for (id, version, status) in states {
+                        if latest.get(&id).is_none_or(|(known, _)| *known < version) {
+                            latest.insert(id, (version, status));
+                        }
+                    }
+                }
+                let counted = latest.into_iter().filter(|(id, _)| horizon.as_ref().is_none_or(|end| id <= end));
+                for (_, (_, status)) in counted {
+                    if let Ok(status) = status.parse() {
+                        *counts.entry((kind.to_owned(), status)).or_default() += 1;
+                    }
+                }
+                match horizon {
+                    Some(end) => after = end,
+                    None => break,
+                }
+            }
+        }
+    }
+
     /// The index shards of a type, or of all, by the shards of the database that have them. One that moves before it is
     /// asked is found nevertheless: its neighbours' statement then goes to both shards.
     fn neighbours(&self, kind: Option<&str>) -> Result<Vec<Neighbours>> {

@@ -6,7 +6,8 @@
 //! where a log was read up to is kept after the entries are. An entry has the run's version, so one that comes late loses.
 //!
 //! In reading order:
-//!   * [`follow`]  entries from the change logs, and the comparison with the runs themselves
+//!   * [`follow`]  entries from the change logs
+//!   * [`mend`]    the comparison with the runs themselves
 //!   * [`list`]    entries of many index shards as one list, and counts
 //!   * [`resize`]  more or fewer index shards, while runs go on
 //!
@@ -15,4 +16,5 @@
 
 pub(crate) mod follow;
 pub mod list;
+pub mod mend;
 pub mod resize;

@@ -6,12 +6,14 @@
 //! then a registration that forgets it is refused, because runs would vanish from lists.
 
 use super::follow::{Indexed, drop_copy, put, say_all};
+use crate::commands::RemoteRetry;
 use crate::engine::{Engine, Workflows};
 use crate::error::{Code, Result, WorkflowError};
 use crate::lines::{Said, int, params, text};
-use crate::registry::{Definition, Options};
+use crate::registry::{DEFAULT_RESULT_SIZE, Definition, Options};
 use isles_kernel::runs::places::Spread;
 use isles_kernel::value::Value;
+use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +88,8 @@ pub(crate) async fn record(engine: &Engine, definition: &Definition) -> Result<(
     let options = json!({
         "events": definition.options.events.names().collect::<Vec<_>>(),
         "retention_ms": definition.options.retention.map(|time| time.as_millis() as u64),
+        "result_size_limit": definition.options.result_size_limit,
+        "retry": RemoteRetry::of(&definition.options.retry),
     });
     let params = params![
         kind,
@@ -157,7 +161,7 @@ impl Workflows {
             let strays = away.iter().filter(|entry| !spread.places(&entry.kind, &entry.id).iter().any(|at| at == name));
             let strays: Vec<Said> = strays.map(|entry| drop_copy(name, entry)).collect();
             put(&self.engine, away).await?;
-            say_all(&self.engine.lines, [(name.to_owned(), strays)].into()).await?;
+            say_all(&self.engine.lines, [(name.to_owned(), strays)].into()).await.whole()?;
         }
     }
 
@@ -189,6 +193,8 @@ impl Workflows {
                     .filter_map(|name| name.as_str())
                     .fold(crate::registry::Events::new(), |events, name| events.any(name)),
                 retention: stored["retention_ms"].as_u64().map(Duration::from_millis),
+                retry: RemoteRetry::deserialize(&stored["retry"]).unwrap_or_default().retry(),
+                result_size_limit: stored["result_size_limit"].as_u64().unwrap_or(DEFAULT_RESULT_SIZE),
                 ..Options::default()
             };
             self.adopt(Arc::new(Definition::remote(kind, options)?)).await?;

@@ -1,6 +1,6 @@
 //! The index of runs: every sentence of its design, with more than one index shard.
 
-use crate::harness::Db;
+use crate::harness::{Db, env};
 use crate::timers::plan_on_a_shard;
 use crate::world::{LIMIT, open, open_with, status, until};
 use isles_engine::fence::Claim;
@@ -146,9 +146,9 @@ pub(crate) async fn a07_a08_a10_entries_are_mended_and_late_ones_lose(db: Db) {
     let stale = "UPDATE isles.run_index SET status = 'running', version = 0, created_at = 1 WHERE id = 'run-000'";
     system(&db, stale, Vec::new()).await;
     assert_ne!(listed(&workflows, &of("payment")).await, expected);
-    assert_eq!(workflows.reindex().await.unwrap(), 2);
+    assert_eq!(workflows.reindex().await.unwrap().written, 2);
     assert_eq!(listed(&workflows, &of("payment")).await, expected);
-    assert_eq!(workflows.reindex().await.unwrap(), 0, "what is right is not written again");
+    assert_eq!(workflows.reindex().await.unwrap().written, 0, "what is right is not written again");
     let entry = workflows.list(&of("payment")).await.unwrap().entries.into_iter().find(|entry| entry.id == "run-000");
     assert_eq!(entry.unwrap().created_at, created, "the time of creation is the run's own");
     // What the logs have is not lost while nobody follows them.
@@ -664,4 +664,71 @@ pub(crate) async fn a_database_of_before_gets_the_indexes_of_today(db: Db) {
     assert_eq!(indexes(&db).await, today);
     assert_eq!(listed(&workflows, &of("payment")).await, expected);
     workflows.close();
+}
+
+/// Entries that a resize has at two places are counted once.
+pub(crate) async fn a_resize_doubles_no_count(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    populate(&workflows, "payment", 24).await;
+    workflows.close();
+    let workflows = open(&db, registry(8, Some(4), false)).await;
+    let mut copies = 0;
+    for n in 0..24 {
+        let id = format!("run-{n:03}");
+        if shard_of(&id, 8) != shard_of(&id, 4) {
+            // An older copy, as a resize leaves it between its two writes.
+            plant(&db, &shard_name("payment", shard_of(&id, 8)), &id, "running", 1).await;
+            copies += 1;
+        }
+    }
+    assert!(copies > 3);
+    let (counts, failed) = workflows.counts(Some("payment")).await.unwrap();
+    let shown: Vec<(Status, i64)> = counts.iter().map(|count| (count.status, count.runs)).collect();
+    assert_eq!((shown, failed), (vec![(Status::Waiting, 8), (Status::Completed, 16)], Vec::new()));
+}
+
+/// A comparison removes entries whose run is gone, and mends those that say something else than the run in the same or in
+/// a later version, as when a shard was restored from a backup.
+pub(crate) async fn nothing_is_wrong_after_a_comparison(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    let expected = populate(&workflows, "payment", 12).await;
+    let ghost = shard_name("payment", shard_of("ghost", 4));
+    plant(&db, &ghost, "ghost", "running", 7).await;
+    for (id, set) in [("run-001", "status = 'paused'"), ("run-002", "status = 'paused', version = version + 5")] {
+        let sql = format!("UPDATE isles.run_index SET {set} WHERE id = '{id}'");
+        system(&db, &sql, Vec::new()).await;
+    }
+    let answer = db.client().run("SELECT isles.reindex_runs()").await;
+    let mended: Json = serde_json::from_str(&answer[0]).unwrap();
+    assert_eq!(mended, json!({ "written": 2, "removed": 1 }));
+    assert_eq!(listed(&workflows, &of("payment")).await, expected);
+    let again = workflows.reindex().await.unwrap();
+    assert_eq!((again.written, again.removed), (0, 0));
+}
+
+/// A list says of which moment it is, and has whatever happened before.
+pub(crate) async fn a_list_has_what_happened_before_its_moment(db: Db) {
+    let workflows = open(&db, registry(4, None, false)).await;
+    for n in 0..5 {
+        let id = format!("run-{n}");
+        workflows.create("payment", &id, &json!({})).await.unwrap();
+        workflows.wait("payment", &id, Some(LIMIT)).await.unwrap();
+        // Ended by now, as the run itself says.
+        let ended = (env().now_micros() / 1_000) as i64;
+        let mut looks = 0;
+        until("a list of a later moment", || {
+            looks += 1;
+            let (workflows, id) = (&workflows, &id);
+            async move {
+                let page = workflows.list(&of("payment")).await.unwrap();
+                let is_late = page.as_of.is_some_and(|moment| moment > ended);
+                let is_there = page.entries.iter().any(|e| e.id == *id && e.status == Status::Completed);
+                assert!(is_there || !is_late, "{id} ended at {ended}, and a list of {:?} lacks it", page.as_of);
+                is_late
+            }
+        })
+        .await;
+        assert!(looks > 0);
+    }
+    assert!(workflows.index_lag_ms().unwrap() < 60_000);
 }

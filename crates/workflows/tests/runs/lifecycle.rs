@@ -7,7 +7,7 @@ use isles_kernel::runs::retry::{Backoff, Retry};
 use isles_kernel::value::Value;
 use isles_workflows::error::Result;
 use isles_workflows::{
-    Code, Context, EngineOptions, Events, OnOverflow, Options, Registry, StepOptions, WorkflowError, Workflows,
+    Code, Context, EngineOptions, Events, OnOverflow, Options, Planted, Registry, StepOptions, WorkflowError, Workflows,
 };
 use serde_json::{Value as Json, json};
 use std::time::Duration;
@@ -656,4 +656,273 @@ pub(crate) async fn transactions_that_meet_are_done_again(db: Db) {
         assert_eq!(result(&workflows, "count", id).await.unwrap(), json!("counted"));
     }
     assert_eq!(client.run("SELECT count(*), min(n), max(n) FROM counters").await, [format!("{RUNS}|1|1")]);
+}
+
+/// Steps that wait for a gate each, and are counted.
+fn gated(
+    done: &Done,
+    name: &'static str,
+    gate: &tokio::sync::watch::Sender<bool>,
+) -> impl Future<Output = Result<()>> + Send + use<> {
+    let (done, mut opened) = (done.clone(), gate.subscribe());
+    async move {
+        done.add(name);
+        let _ = opened.wait_for(|open| *open).await;
+        done.add(&format!("{name} ended"));
+        Ok(())
+    }
+}
+
+/// A step that runs is not torn, also if another branch comes to its next step first: the run pauses when it has ended.
+pub(crate) async fn pausing_tears_no_step_of_another_branch(db: Db) {
+    let done = Done::default();
+    let (short, long) = (tokio::sync::watch::Sender::new(false), tokio::sync::watch::Sender::new(false));
+    let (counted, gates) = (done.clone(), (short.clone(), long.clone()));
+    let code = move |ctx: Context, _: Json| {
+        let (done, (short, long)) = (counted.clone(), gates.clone());
+        async move {
+            let (a, b) = (ctx.branch("a"), ctx.branch("b"));
+            let (one, two) = (gated(&done, "short", &short), gated(&done, "long", &long));
+            let after = done.clone();
+            let first = async move {
+                a.step("short", move || one).await?;
+                a.step("after", move || async move { Ok(after.add("after")) }).await
+            };
+            let (first, second) = futures::join!(first, b.step("long", move || two));
+            first?;
+            second?;
+            Ok(json!("both"))
+        }
+    };
+    let workflows = open(&db, registered("wide", code)).await;
+    workflows.create("wide", "x", &json!(null)).await.unwrap();
+    until("both steps", || async { done.count("short") == 1 && done.count("long") == 1 }).await;
+    workflows.pause("wide", "x").await.unwrap();
+    short.send_replace(true);
+    until("the short one's entry", || async { workflows.timeline("wide", "x").await.unwrap().1.len() == 1 }).await;
+    long.send_replace(true);
+    status(&workflows, "wide", "x", "paused").await;
+    assert_eq!((done.count("long ended"), done.count("after")), (1, 0));
+    workflows.resume("wide", "x").await.unwrap();
+    assert_eq!(result(&workflows, "wide", "x").await.unwrap(), json!("both"));
+    assert_eq!(["short", "long", "after"].map(|name| done.count(name)), [1, 1, 1]);
+}
+
+/// A transaction that meets another one is done again, and tears no step of another branch.
+pub(crate) async fn a_conflict_tears_no_step_of_another_branch(db: Db) {
+    let (done, long) = (Done::default(), tokio::sync::watch::Sender::new(false));
+    let (counted, gate) = (done.clone(), long.clone());
+    let code = move |ctx: Context, _: Json| {
+        let (done, long) = (counted.clone(), gate.clone());
+        async move {
+            let (a, b) = (ctx.branch("a"), ctx.branch("b"));
+            let (tries, begun) = (done.clone(), done.clone());
+            let key = format!("4:wide/{}", ctx.id());
+            let meets = a.transact("meets", move |session| {
+                async move {
+                    session.run_text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", Vec::new()).await?;
+                    let sql = "SELECT due_at FROM isles.runs WHERE run = $1";
+                    session.run_text(sql, vec![Value::Text(key)]).await?;
+                    // The run is written to by the other branch; what was read is of before.
+                    tries.add("tries");
+                    until("the other branch", || async { begun.count("long") > 0 }).await;
+                    Ok(())
+                }
+                .boxed()
+            });
+            let (looked, work) = (done.clone(), gated(&done, "long", &long));
+            let other = async move {
+                until("a look", || async { looked.count("tries") > 0 }).await;
+                b.step("short", || async { Ok(()) }).await?;
+                b.step("long", move || work).await
+            };
+            let (met, other) = futures::join!(meets, other);
+            met?;
+            other?;
+            Ok(json!("both"))
+        }
+    };
+    let workflows = open(&db, registered("wide", code)).await;
+    workflows.create("wide", "x", &json!(null)).await.unwrap();
+    until("the long step", || async { done.count("long") == 1 }).await;
+    // Time for the conflict to come; whether it comes is asserted below.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    long.send_replace(true);
+    assert_eq!(result(&workflows, "wide", "x").await.unwrap(), json!("both"));
+    assert!(done.count("tries") > 1, "no conflict came");
+    assert_eq!((done.count("long"), done.count("long ended")), (1, 1));
+}
+
+/// A child that has ended and was deleted before its parent looked is not executed a second time.
+pub(crate) async fn a_child_that_was_deleted_is_not_executed_again(db: Db) {
+    let (done, mut registry) = (Done::default(), Registry::new());
+    let counted = done.clone();
+    let child = move |ctx: Context, _: Json| {
+        let done = counted.clone();
+        async move {
+            ctx.step("once", move || async move { Ok(done.add("child")) }).await?;
+            ctx.wait_for_event::<Json>("wait", "go", None).await
+        }
+    };
+    registry.register("child", child, Options { events: Events::new().any("go"), ..Options::default() }).unwrap();
+    let parent = |ctx: Context, n: i64| async move { ctx.child::<i64, Json>("one", "child", "of x", &n).await };
+    registry.register("parent", parent, Options::default()).unwrap();
+    let workflows = open(&db, registry).await;
+    workflows.create("parent", "x", &1).await.unwrap();
+    status(&workflows, "child", "of x", "waiting").await;
+    status(&workflows, "parent", "x", "waiting").await;
+    workflows.pause("parent", "x").await.unwrap();
+    workflows.send("child", "of x", "go", &json!(null), None).await.unwrap();
+    status(&workflows, "child", "of x", "completed").await;
+    workflows.delete("child", "of x").await.unwrap();
+    workflows.resume("parent", "x").await.unwrap();
+    let error = result(&workflows, "parent", "x").await.unwrap_err();
+    assert!(error.code == Code::WorkflowNotFound && error.message.contains("was deleted"), "{error}");
+    assert_eq!(done.count("child"), 1);
+}
+
+/// Updates and steps of branches come to the shard in any order: the number of updates only rises, and they are told in
+/// the order of their numbers.
+pub(crate) async fn updates_of_branches_are_numbered_without_gaps(db: Db) {
+    const EACH: i64 = 25;
+    let code = |ctx: Context, _: Json| async move {
+        let telling = |name: &'static str| {
+            let branch = ctx.branch(name);
+            async move {
+                for n in 0..EACH {
+                    branch.emit("told", &n).await?;
+                }
+                Ok::<(), WorkflowError>(())
+            }
+        };
+        let working = |name: &'static str| {
+            let branch = ctx.branch(name);
+            async move {
+                for n in 0..EACH {
+                    branch.step(&format!("step {n}"), move || async move { Ok(n) }).await?;
+                }
+                Ok::<(), WorkflowError>(())
+            }
+        };
+        let all = futures::join!(telling("a"), working("b"), telling("c"), working("d"));
+        [all.0, all.1, all.2, all.3].into_iter().collect::<Result<Vec<()>>>()?;
+        Ok(json!(null))
+    };
+    let workflows = open(&db, registered("told", code)).await;
+    for id in ["x", "y", "z"] {
+        workflows.create("told", id, &json!(null)).await.unwrap();
+    }
+    for id in ["x", "y", "z"] {
+        result(&workflows, "told", id).await.unwrap();
+        let told: Vec<Option<i64>> =
+            workflows.updates("told", id, 0).await.unwrap().iter().map(|update| update.seq).collect();
+        assert_eq!(told, (1..=2 * EACH).map(Some).collect::<Vec<_>>());
+        let run = workflows.get("told", id).await.unwrap();
+        assert_eq!(run.attempt, 1);
+    }
+    let counted = db.client().run("SELECT DISTINCT update_seq, executor_token FROM isles.runs").await;
+    assert_eq!(counted, [format!("{}|2", 2 * EACH)], "each was executed once");
+}
+
+/// What a branch draws does not depend on how far others are.
+pub(crate) async fn random_numbers_of_branches_are_the_same_again(db: Db) {
+    let seen: std::sync::Arc<std::sync::Mutex<Vec<(String, u64)>>> = std::sync::Arc::default();
+    let noted = seen.clone();
+    let code = move |ctx: Context, _: Json| {
+        let seen = noted.clone();
+        async move {
+            let drawing = |name: &'static str, naps: [u64; 3]| {
+                let (branch, seen) = (ctx.branch(name), seen.clone());
+                async move {
+                    for (n, nap) in naps.into_iter().enumerate() {
+                        branch.sleep(&format!("nap {n}"), Duration::from_millis(nap)).await;
+                        seen.lock().unwrap().push((format!("{name}{n}"), branch.random()));
+                    }
+                }
+            };
+            futures::join!(drawing("a", [1, 10, 200]), drawing("b", [60, 300, 10]));
+            Ok(json!(null))
+        }
+    };
+    let workflows = open(&db, registered("drawn", code)).await;
+    workflows.create("drawn", "x", &json!(null)).await.unwrap();
+    result(&workflows, "drawn", "x").await.unwrap();
+    let mut seen = seen.lock().unwrap().clone();
+    assert!(seen.len() > 6, "it was executed several times");
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 6, "each is drawn once: {seen:?}");
+}
+
+/// Times without end are without end, and do not come out as times that have passed.
+pub(crate) async fn the_longest_times_do_not_wrap(db: Db) {
+    let code = |ctx: Context, input: Json| async move {
+        if input == json!("retry") {
+            let (delay, cap) = (Duration::MAX, Duration::MAX);
+            let retry = Retry { limit: 2, delay, cap, backoff: Backoff::Fixed, ..Retry::default() };
+            let options = StepOptions { retry: Some(retry), ..StepOptions::default() };
+            return ctx.step_with("fails", options, |_| async { Err(WorkflowError::failed("once")) }).await;
+        }
+        ctx.wait_for_event::<Json>("wait", "go", Some(Duration::MAX)).await
+    };
+    let workflows = open(&db, registered("long", code)).await;
+    workflows.create("long", "wait", &json!("wait")).await.unwrap();
+    workflows.create("long", "retry", &json!("retry")).await.unwrap();
+    status(&workflows, "long", "wait", "waiting").await;
+    status(&workflows, "long", "retry", "sleeping").await;
+    for id in ["wait", "retry"] {
+        let run = workflows.get("long", id).await.unwrap();
+        assert!(run.due_at.unwrap() > run.created_at + 1_000_000_000_000, "{:?}", run.due_at);
+    }
+    workflows.send("long", "wait", "go", &json!(1), None).await.unwrap();
+    assert_eq!(workflows.wait("long", "wait", Some(Duration::MAX)).await.unwrap(), json!(1));
+}
+
+/// A sleep that was slept is completed in the journal, and it cost no write of its own.
+pub(crate) async fn sleeps_that_are_over_are_completed_in_the_journal(db: Db) {
+    let code = |ctx: Context, _: Json| async move {
+        ctx.sleep("one", Duration::from_millis(20)).await;
+        ctx.step("between", || async { Ok(1) }).await?;
+        ctx.sleep("two", Duration::from_millis(20)).await;
+        Ok(json!("rested"))
+    };
+    let workflows = open(&db, registered("rests", code)).await;
+    workflows.create("rests", "x", &json!(null)).await.unwrap();
+    result(&workflows, "rests", "x").await.unwrap();
+    let (_, steps) = workflows.timeline("rests", "x").await.unwrap();
+    let shown: Vec<(&str, &str)> = steps.iter().map(|step| (step.name.as_str(), step.state.as_str())).collect();
+    assert_eq!(shown, [("one", "completed"), ("between", "completed"), ("two", "completed")]);
+    assert!(steps.iter().all(|step| step.ended_at >= Some(step.wake_at.unwrap_or_default())));
+}
+
+async fn long_steps_under(db: &Db, planted: Option<Planted>) -> u64 {
+    let done = Done::default();
+    let (mut registry, counted) = (Registry::new(), done.clone());
+    let code = move |ctx: Context, _: Json| {
+        let done = counted.clone();
+        async move {
+            let work = move || async move {
+                done.add("step");
+                tokio::time::sleep(Duration::from_millis(2_500)).await;
+                Ok(())
+            };
+            ctx.step("long", work).await
+        }
+    };
+    registry.register("long", code, Options::default()).unwrap();
+    let short = EngineOptions { lease: Duration::from_millis(600), planted, takes_over: false, ..options() };
+    let workflows = open_with(db, registry.clone(), short.clone()).await;
+    let another = open_with(db, registry, short).await;
+    let id = format!("{planted:?}");
+    workflows.create("long", &id, &json!(null)).await.unwrap();
+    result(&workflows, "long", &id).await.unwrap();
+    workflows.close();
+    another.close();
+    done.count("step")
+}
+
+/// A second engine would take the run as soon as its lease ends; it is renewed, and a lease that is not is noticed here.
+pub(crate) async fn a24_a_second_engine_does_not_take_a_long_step_for_dead(db: Db) {
+    assert_eq!(long_steps_under(&db, None).await, 1);
+    assert!(long_steps_under(&db, Some(Planted::LeaseNotRenewed)).await > 1, "the planted bug was not noticed");
 }

@@ -37,12 +37,12 @@
 //! A16 copies take places of a page           a14_a16; kernel list: a16
 //! A17 the previous count is removed early    a15_a17, a03
 //! A18 lists without bound                    a14_a16; kernel list: a18
-//! A19 one shard's failure hides the type     a19; runs_do_not_wait_for_the_index
+//! A19 one shard's failure hides the type     a19; runs_do_not_wait_for_the_index; away: runs_go_on…, a_shard_that_hangs…
 //! A20 one id in two types                    a20
 //! A21 looking makes something                a13_a35_a36 (what is there is counted afterwards)
 //! A22 no counts, no retention, no delete     a22_counts…, a22_runs_are_kept…, runs_are_restarted_and_deleted
 //! A23 what has ended comes back              a23; kernel status: terminal_is_terminal
-//! A24 long steps are taken for dead          a24
+//! A24 long steps are taken for dead          a24, a24_a_second_engine…
 //! A25 executions interleave                  a25_what_comes_together…, a25_a27; tests/simulated.rs (I-47)
 //! A26 failed steps are done again            a26
 //! A27 pausing tears a step                   a25_a27
@@ -64,6 +64,8 @@
 #[path = "../../../cluster/tests/session/harness.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod harness;
+
+mod away;
 mod index;
 mod lifecycle;
 mod manage;
@@ -114,6 +116,19 @@ on_both_engines! {
     lifecycle::a_crash_between_steps_repeats_none,
     lifecycle::a25_what_comes_together_is_executed_once,
     lifecycle::transactions_that_meet_are_done_again,
+    lifecycle::pausing_tears_no_step_of_another_branch,
+    lifecycle::a_conflict_tears_no_step_of_another_branch,
+    lifecycle::a_child_that_was_deleted_is_not_executed_again,
+    lifecycle::updates_of_branches_are_numbered_without_gaps,
+    lifecycle::random_numbers_of_branches_are_the_same_again,
+    lifecycle::the_longest_times_do_not_wrap,
+    lifecycle::sleeps_that_are_over_are_completed_in_the_journal,
+    lifecycle::a24_a_second_engine_does_not_take_a_long_step_for_dead,
+    manage::a_run_without_an_executor_is_ended_at_once,
+    manage::a_run_that_kills_every_worker_is_ended,
+    manage::the_results_of_a_workers_run_have_a_limit,
+    manage::retention_keeps_up,
+    manage::a_run_in_a_transaction_is_created_by_the_same_rules,
     manage::a23_terminal_is_terminal,
     manage::a29_creating_twice_is_creating_once,
     manage::a13_a35_a36_bad_input_is_told_and_harms_nothing,
@@ -134,6 +149,9 @@ on_both_engines! {
     index::a12_runs_are_listed_whoever_creates_them,
     index::a13_runs_of_types_that_others_execute_are_listed,
     index::runs_do_not_wait_for_the_index,
+    index::a_resize_doubles_no_count,
+    index::nothing_is_wrong_after_a_comparison,
+    index::a_list_has_what_happened_before_its_moment,
     index::a22_counts_say_what_there_is,
     index::a19_an_index_shard_that_cannot_be_asked_is_named,
     index::pages_are_exact_with_many_index_shards,

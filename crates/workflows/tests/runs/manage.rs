@@ -2,6 +2,7 @@
 
 use crate::harness::Db;
 use crate::world::{LIMIT, open, status};
+use isles_kernel::value::Value;
 use isles_workflows::store::Created;
 use isles_workflows::{Code, Context, Events, Options, Registry, Workflows};
 use serde::{Deserialize, Serialize};
@@ -131,8 +132,8 @@ pub(crate) async fn a_run_is_started_in_the_callers_transaction(db: Db) {
     assert_eq!(workflows.get("quick", "dropped").await.unwrap_err().code, Code::WorkflowNotFound);
     // In Rust, in a session of one's own.
     client.run("BEGIN").await;
-    let made = workflows.create_in(&mut client.session, "quick", "rust", &json!(7)).await.unwrap();
-    let again = workflows.create_in(&mut client.session, "quick", "rust", &json!(7)).await.unwrap();
+    let made = workflows.create_in(&mut client.session, "quick", "rust", &json!(7), None).await.unwrap();
+    let again = workflows.create_in(&mut client.session, "quick", "rust", &json!(7), None).await.unwrap();
     client.run("COMMIT").await;
     assert_eq!((made, again), (Created::New, Created::Existing));
     assert_eq!(workflows.wait("quick", "rust", Some(LIMIT)).await.unwrap(), json!(7));
@@ -210,4 +211,140 @@ pub(crate) async fn the_timeline_has_sleeps_and_waits_in_order(db: Db) {
     assert_eq!(shown, [("first", "do"), ("nap", "sleep"), ("answer", "wait_for_event")]);
     assert!(steps[0].to_json()["duration"].as_i64().unwrap() >= 0);
     assert!(steps[1].wake_at.unwrap() >= steps[1].started_at + 10);
+}
+
+/// A run whose executor is gone for good is paused, terminated and deleted by whoever asks: nobody is left to ask.
+pub(crate) async fn a_run_without_an_executor_is_ended_at_once(db: Db) {
+    let mut registry = Registry::new();
+    registry.register_remote("job", Options::default()).unwrap();
+    let workflows = open(&db, registry).await;
+    for id in ["ended", "paused"] {
+        workflows.create("job", id, &json!(null)).await.unwrap();
+    }
+    let poll = json!({ "types": ["job"], "worker": "dies", "max": 2, "leaseMs": 1_000 });
+    let tasks = workflows.poll(&serde_json::from_value(poll).unwrap()).await.unwrap();
+    assert_eq!(tasks["tasks"].as_array().unwrap().len(), 2);
+    // While the lease lasts the worker is asked.
+    let asked = workflows.terminate("job", "ended").await.unwrap();
+    assert_eq!((asked.status.as_str(), asked.control.as_deref()), ("running", Some("terminate")));
+    crate::world::until("the end of its lease", || async {
+        workflows.terminate("job", "ended").await.is_ok_and(|run| run.status.as_str() == "terminated")
+    })
+    .await;
+    assert_eq!(workflows.pause("job", "paused").await.unwrap().status.as_str(), "paused");
+    workflows.terminate("job", "paused").await.unwrap();
+    for id in ["ended", "paused"] {
+        workflows.delete("job", id).await.unwrap();
+    }
+}
+
+/// A run that kills its worker again and again is ended, as one that kills an executor in this process.
+pub(crate) async fn a_run_that_kills_every_worker_is_ended(db: Db) {
+    let mut registry = Registry::new();
+    registry.register_remote("job", Options::default()).unwrap();
+    let workflows = open(&db, registry).await;
+    workflows.create("job", "poison", &json!(null)).await.unwrap();
+    let poll = json!({ "types": ["job"], "worker": "dies", "leaseMs": 1_000 });
+    let poll = serde_json::from_value(poll).unwrap();
+    assert_eq!(workflows.poll(&poll).await.unwrap()["tasks"].as_array().unwrap().len(), 1);
+    let mut session = db.database.system_session().unwrap();
+    let sql = "UPDATE isles.runs SET recoveries = 25, due_at = 1";
+    session.run_text(sql, Vec::new()).await.unwrap();
+    assert_eq!(workflows.poll(&poll).await.unwrap()["tasks"], json!([]));
+    let run = workflows.get("job", "poison").await.unwrap();
+    assert_eq!((run.status.as_str(), run.error.unwrap().code), ("errored", Code::InternalError));
+}
+
+/// The results of a run that a worker executes have a limit in all, also for another process than the one that gave it out.
+pub(crate) async fn the_results_of_a_workers_run_have_a_limit(db: Db) {
+    let mut registry = Registry::new();
+    let options = Options { result_size_limit: 100, ..Options::default() };
+    registry.register_remote("job", options).unwrap();
+    let workflows = open(&db, registry).await;
+    let another = open(&db, Registry::new()).await;
+    workflows.create("job", "x", &json!(null)).await.unwrap();
+    let poll = json!({ "types": ["job"], "worker": "w" });
+    let tasks = workflows.poll(&serde_json::from_value(poll).unwrap()).await.unwrap();
+    let task = &tasks["tasks"][0];
+    assert_eq!(task["retry"]["limit"], json!(3));
+    let step = |ordinal: u64, bytes: usize| {
+        let result = "x".repeat(bytes);
+        let step = json!({
+            "ordinal": ordinal, "name": format!("step {ordinal}"), "type": "do", "status": "completed",
+            "result": result, "startedAt": 1,
+        });
+        let note = json!({ "type": "job", "id": "x", "token": task["token"], "attempt": 1, "step": step });
+        serde_json::from_value(note).unwrap()
+    };
+    workflows.note_step(step(0, 60)).await.unwrap();
+    for one in [&workflows, &another] {
+        let error = one.note_step(step(1, 60)).await.unwrap_err();
+        assert_eq!((error.code, error.code.status()), (Code::ResultTooLarge, 413));
+    }
+    another.note_step(step(1, 20)).await.unwrap();
+}
+
+/// Far more than one batch goes in one sweep, and what is to go is found by an index.
+pub(crate) async fn retention_keeps_up(db: Db) {
+    const RUNS: i64 = 1_300;
+    let workflows = open(&db, registry()).await;
+    let sql = "INSERT INTO isles.runs (run, type, id, status, version, created_at, updated_at, attributes, \
+        executor_token, executor, event_seq, update_seq, recoveries, attempt, input, input_hash) \
+        SELECT '5:quick/' || $1::text || n, 'quick', $1::text || n, $1::text, 2, 1, 1, '{}', 1, '', 0, 0, 0, 1, 'null', '' \
+        FROM generate_series(1, $2::bigint) n";
+    for status in ["deleted", "completed"] {
+        let params = vec![Value::Text(status.into()), Value::Int(RUNS)];
+        db.database.system_session().unwrap().run_text(sql, params).await.unwrap();
+    }
+    crate::world::until("the index", || async {
+        let (counts, _) = workflows.counts(Some("quick")).await.unwrap();
+        counts.iter().map(|count| count.runs).sum::<i64>() == RUNS
+    })
+    .await;
+    let plan = crate::timers::plan_on_a_shard(&db, isles_workflows::store::DELETED_RUNS, vec![Value::Int(2)]).await;
+    assert!(plan.contains("runs_deleted") && !plan.contains("Seq Scan"), "{plan}");
+    // More than one batch of each; a sweep of the engine's own may be beside it.
+    assert!(workflows.sweep_once().await.unwrap() > RUNS as u64 / 2);
+    let left = "SELECT count(*) FROM isles.runs WHERE status <> 'deleted' OR id LIKE 'deleted%'";
+    assert_eq!(db.client().run(left).await, ["0"]);
+    // What is left of deleted runs is not in the view.
+    assert_eq!(db.client().run("SELECT count(*) FROM isles.workflow_runs").await, ["0"]);
+}
+
+/// What creates a run in a transaction goes by the same rules as what creates one outside.
+pub(crate) async fn a_run_in_a_transaction_is_created_by_the_same_rules(db: Db) {
+    let workflows = open(&db, registry()).await;
+    let mut client = db.client_as(isles_cluster::roles::Role { admin: false, ..Default::default() }, &[]).unwrap();
+    let attributes = json!({ "customer": "ann" });
+    let made = workflows.create_in(&mut client.session, "quick", "x", &json!(1), Some(&attributes)).await.unwrap();
+    assert_eq!(made, Created::New);
+    let sql = "SELECT isles.start_run('quick', 'y', '1', '{\"customer\": \"bob\"}')";
+    assert_eq!(client.run(sql).await, ["t"]);
+    assert_eq!(workflows.get("quick", "y").await.unwrap().attributes, json!({ "customer": "bob" }));
+    let filter = isles_workflows::index::list::Filter {
+        attributes: [("customer".into(), json!("ann"))].into(),
+        ..Default::default()
+    };
+    crate::world::until("the index", || async { workflows.list(&filter).await.unwrap().entries.len() == 1 }).await;
+    let listed = "SELECT isles.list_runs(type => 'quick', attributes => '{\"customer\": \"ann\"}')";
+    let listed: Json = serde_json::from_str(&db.client().run(listed).await[0]).unwrap();
+    assert_eq!((listed["workflows"].as_array().unwrap().len(), &listed["workflows"][0]["id"]), (1, &json!("x")));
+    assert_eq!(db.client().fails("SELECT isles.list_runs(attributes => '7')").await, "22023");
+    for (input, attributes, code) in [
+        (json!("x".repeat(2 << 20)), None, Code::ResultTooLarge),
+        (json!(1), Some(json!({ "large": "x".repeat(9_000) })), Code::ResultTooLarge),
+        (json!(1), Some(json!(7)), Code::ValidationError),
+        (json!(2), None, Code::WorkflowAlreadyExists),
+    ] {
+        let made = workflows.create_in(&mut client.session, "quick", "x", &input, attributes.as_ref()).await;
+        assert_eq!(made.unwrap_err().code, code);
+    }
+    let unknown = workflows.create_in(&mut client.session, "unknown", "x", &json!(1), None).await.unwrap_err();
+    assert_eq!((unknown.code, unknown.code.status()), (Code::WorkflowTypeUnknown, 400));
+    // An id that was deleted is free again.
+    assert!(workflows.wait("quick", "x", Some(LIMIT)).await.is_ok());
+    workflows.delete("quick", "x").await.unwrap();
+    let made = workflows.create_in(&mut client.session, "quick", "x", &json!(2), None).await.unwrap();
+    assert_eq!(made, Created::New);
+    assert_eq!(workflows.wait("quick", "x", Some(LIMIT)).await.unwrap(), json!(2));
 }

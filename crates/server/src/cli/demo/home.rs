@@ -5,6 +5,7 @@ use super::{Engine, MoveArguments};
 use crate::cli::output::{Failure, complain};
 use crate::config::{self, File, Given};
 use crate::serve::Server;
+use isles_workflows::Registry;
 use std::path::{Path, PathBuf};
 
 pub(super) struct Home {
@@ -74,7 +75,7 @@ impl Home {
         };
         let config = config::resolve(given, File::default(), Path::new(""))
             .map_err(|invalid| Failure::check(invalid.message).field(invalid.field))?;
-        let server = Server::start(&config, None).await.map_err(|cannot| {
+        let server = Server::start(&config, None, Registry::new()).await.map_err(|cannot| {
             let failure = Failure::usage(cannot.message).code(cannot.code);
             match cannot.hint {
                 Some(hint) => failure.hint(hint),

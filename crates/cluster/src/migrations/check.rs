@@ -102,13 +102,14 @@ pub(super) fn of_table(database: &Database, schema: &Schema, table: &Table) -> V
 
 /// Both statements: when the second one is due, nothing tells any more what the foreign key was.
 fn drop_and_add(table: &str, foreign: &ForeignKey) -> String {
-    let ForeignKey { name, columns, table: parent, references, on_delete, on_update } = foreign;
+    let ForeignKey { name, columns, table: parent, references, on_delete, on_update, deferral } = foreign;
     let (columns, references) = (columns.join(", "), references.join(", "));
     let (on_delete, on_update) = (on_delete.sql(), on_update.sql());
+    let deferral = deferral.sql();
     format!(
         "ALTER TABLE {table} DROP CONSTRAINT {name}; when both tables are tenant tables: ALTER TABLE {table} ADD \
          CONSTRAINT {name} FOREIGN KEY ({columns}) REFERENCES {parent} ({references}) ON DELETE {on_delete} \
-         ON UPDATE {on_update}"
+         ON UPDATE {on_update}{deferral}"
     )
 }
 

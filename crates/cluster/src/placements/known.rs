@@ -18,7 +18,7 @@ use isles_kernel::placement::Placement;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// Records read at once.
@@ -127,11 +127,15 @@ fn built_in() -> Arc<Placement> {
 
 /// An operation that goes by a placement, until it is dropped.
 #[derive(Debug)]
-pub struct Entered(Arc<InForce>);
+pub struct Entered {
+    found: Arc<InForce>,
+    /// Among the tenants that go by what they inherit.
+    _heir: Option<Heir>,
+}
 
 impl Entered {
     pub fn in_force(&self) -> &Arc<InForce> {
-        &self.0
+        &self.found
     }
 }
 
@@ -139,13 +143,54 @@ impl Deref for Entered {
     type Target = InForce;
 
     fn deref(&self) -> &InForce {
-        &self.0
+        &self.found
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.users.0.fetch_sub(1, Ordering::SeqCst);
+        self.found.users.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Operations that go by what their tenants inherit, by tenant: one that gets a record of its own waits for its own, and
+/// not for those of all who inherit the same.
+#[derive(Debug, Default)]
+pub(super) struct Heirs(Mutex<HashMap<String, usize>>);
+
+impl Heirs {
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, tenant: &str) -> Heir {
+        *self.counts().entry(tenant.to_owned()).or_default() += 1;
+        Heir { heirs: self.clone(), tenant: tenant.to_owned() }
+    }
+
+    /// Whoever changes what all inherit waits for all of them.
+    fn has(&self, tenant: &str) -> bool {
+        let counts = self.counts();
+        if is_default(tenant) { !counts.is_empty() } else { counts.contains_key(tenant) }
+    }
+}
+
+/// One of the [`Heirs`], until it is dropped.
+#[derive(Debug)]
+struct Heir {
+    heirs: Arc<Heirs>,
+    tenant: String,
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        let mut counts = self.heirs.counts();
+        if let Some(count) = counts.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.tenant);
+            }
+        }
     }
 }
 
@@ -196,6 +241,7 @@ impl Placements {
             keepers: RwLock::default(),
             closed: Mutex::default(),
             closings: AtomicUsize::new(0),
+            heirs: Arc::default(),
             regions: ArcSwap::default(),
             invalid: Mutex::default(),
             is_following: AtomicBool::new(true),
@@ -242,10 +288,11 @@ impl Placements {
                 self.wait_for_others(deadline).await?;
                 continue;
             }
+            let heir = (found.etag == ETag::NONE).then(|| self.heirs.enter(tenant));
             found.users.0.fetch_add(1, Ordering::SeqCst);
-            let entered = Entered(found);
+            let entered = Entered { found, _heir: heir };
             // Else it came too late to be seen by those who enter the next one, or by who has closed it.
-            let is_still = self.known.load().of(tenant).is_ok_and(|now| Arc::ptr_eq(&now, &entered.0));
+            let is_still = self.known.load().of(tenant).is_ok_and(|now| Arc::ptr_eq(&now, &entered.found));
             if is_still && !self.is_closed(tenant) {
                 return Ok(entered);
             }
@@ -261,16 +308,12 @@ impl Placements {
         Ok(())
     }
 
-    /// Waits until nobody goes by what a tenant inherits, and lets nobody enter until what is returned is dropped: who
-    /// looks meanwhile whether anything was written by it sees all that ever will be.
-    ///
-    /// Others inherit the same, and are counted with those of the tenant. So newcomers get a copy to be counted in, and
-    /// only those in the copies of before are waited for.
+    /// Waits until nobody of a tenant goes by what it inherits, and lets nobody of it enter until what is returned is
+    /// dropped: who looks meanwhile whether anything was written by it sees all that ever will be.
     pub(super) async fn close(&self, tenant: &str) -> Result<Closed<'_>, SqlError> {
         let closed = Closed::new(self, tenant);
-        let inside = self.renew_shared();
         let deadline = self.env.elapsed() + ENTER_LIMIT;
-        while !inside.iter().all(|users| users.are_gone()) {
+        while self.heirs.has(tenant) {
             self.wait_for_others(deadline).await?;
         }
         Ok(closed)
@@ -283,16 +326,6 @@ impl Placements {
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever changes the record of `default` changes what all have who have none.
         closed.contains_key(tenant) || (closed.contains_key(DEFAULT_TENANT) && !self.known.load().has(tenant))
-    }
-
-    /// Puts a copy of what tenants without a record have in its place. Returns those who are inside the copies of before.
-    fn renew_shared(&self) -> Vec<Arc<Users>> {
-        let _alone = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.known.load_full();
-        let inside = users_of(&old.shared);
-        let shared = shared(&old.tenants, &old.shared, std::iter::empty());
-        self.known.store(Arc::new(Known { tenants: old.tenants.clone(), shared, followed: old.followed }));
-        inside
     }
 
     /// Reads every record, from wherever the catalog is.

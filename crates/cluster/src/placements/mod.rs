@@ -213,6 +213,7 @@ pub struct Placements {
     closed: Mutex<BTreeMap<String, usize>>,
     /// How many of them there are, for those who enter any other.
     closings: AtomicUsize,
+    heirs: Arc<known::Heirs>,
     /// Those that shards are in; empty if shards have none.
     regions: ArcSwap<BTreeSet<RegionName>>,
     /// How often an invalid record was met, by tenant and group.

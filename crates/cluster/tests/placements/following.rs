@@ -148,20 +148,22 @@ async fn who_enters_waits_for_those_inside_the_last_placement() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_record_waits_for_its_tenant_and_not_for_all() {
     let db = Db::sqlite(1).await;
-    let placements = db.database.placements();
+    let placements = db.database.placements().clone();
+    let other = placements.enter("other").await.unwrap();
     let before = placements.enter("acme").await.unwrap();
     // Something else changes meanwhile: those who share go on under a copy, and still count.
-    put(placements, "third", &preset()).await.unwrap();
-    put(placements, "acme", &preset()).await.unwrap();
-    let later = placements.enter("other").await.unwrap();
-    let entering = {
+    put(&placements, "third", &preset()).await.unwrap();
+    let first = {
         let placements = placements.clone();
-        tokio::spawn(async move { placements.enter("acme").await.unwrap().source })
+        tokio::spawn(async move { put(&placements, "acme", &preset()).await.unwrap() })
     };
-    assert!(!entering.is_finished());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!first.is_finished(), "somebody of it is inside");
     drop(before);
-    assert_eq!(entering.await.unwrap(), Source::Configured, "although others are inside what it had before");
-    drop(later);
+    first.await.unwrap();
+    let entered = placements.enter("acme").await.unwrap();
+    assert_eq!(entered.source, Source::Configured, "although others are inside what it had before");
+    drop((entered, other));
 }
 
 /// Under load: at no moment are two inside who go by different generations of one tenant.

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// How long everyone may wait for the transactions that are running.
 const ALONE_TIME: Duration = Duration::from_secs(10);
+/// Between two looks whether commits that were answered are on all shards: they take some milliseconds.
+const COMMITS_POLL: Duration = Duration::from_millis(5);
 
 /// What a shard has to serve.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -141,9 +143,14 @@ impl Database {
         check_owns_nothing(name, &policy)?;
         self.check_empty(name).await?;
         self.drain_indexes(Some(name)).await?;
-        if !self.are_commits_done().await? {
-            return Err(SqlError::new("55006", "a transaction over several shards is still being carried out")
-                .with_hint("try again in a moment"));
+        // What has been answered may not be on all shards yet; nobody begins anything else meanwhile.
+        let deadline = self.env.elapsed() + ALONE_TIME;
+        while !self.are_commits_done().await? {
+            if self.env.elapsed() >= deadline {
+                return Err(SqlError::new("55006", "a transaction over several shards is still being carried out")
+                    .with_hint("try again in a moment"));
+            }
+            self.env.sleep(COMMITS_POLL).await;
         }
         let unchanged = Transaction::new().when(routing.unchanged()).when(plans);
         let members = self.change_members(unchanged, |members| Ok(members.without(name))).await?;

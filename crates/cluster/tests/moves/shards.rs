@@ -439,7 +439,7 @@ pub(crate) async fn proposals_even_shards_out(world: World) {
     }
     for row in client.run("SHOW REBALANCE").await {
         let parts: Vec<&str> = row.split('|').collect();
-        let [kind, what, source, target, _] = parts[..] else { panic!("{row}") };
+        let [kind, what, source, target, ..] = parts[..] else { panic!("{row}") };
         let units = match kind {
             "tenants" => format!("TENANTS ('{}')", what.replace(", ", "', '")),
             _ => format!("BUCKETS '{what}'"),

@@ -301,10 +301,10 @@ pub(crate) async fn permission_changes_are_numbered_over_generations(world: Worl
     assert!(desk.is_drained(Some(&acme()), Generation::FIRST).await.unwrap(), "it has gone to the current one");
     assert_eq!(desk.changes_after(&acme(), 2).await.unwrap().unwrap().len(), 2);
     // Nobody publishes anything, and the next generation comes.
-    world.place(3, THIRD, &[(2, SECOND, 3_600)]).await;
+    world.place(3, THIRD, &[(2, SECOND, 3_600), (1, FIRST, 3_600)]).await;
     assert_eq!(world.stores.carry_lasting().await.unwrap(), 1);
     assert_eq!(world.stores.carry_lasting().await.unwrap(), 0);
-    world.pass(3_600);
+    world.pass(3_601);
     // Of many who publish at once in a new generation each has a number of its own.
     world.place(4, FIRST, &[(3, THIRD, 3_600)]).await;
     let tasks: Vec<_> = (0..8)

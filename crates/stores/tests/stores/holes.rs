@@ -121,14 +121,15 @@ async fn b28_a_user_code_is_unique() {
     taken.alias = Some(started.user_code.clone());
     assert_eq!(desk.put(&acme(), "device", taken.clone()).await.unwrap().outcome, Outcome::Conflict);
     // Of another kind, and of another tenant, it is another code.
-    assert!(desk.put(&tenant("other"), "device", taken.clone()).await.unwrap().is_ok());
-    assert!(desk.put(&acme(), "ciba", taken).await.unwrap().is_ok());
+    let others = desk.put(&tenant("other"), "device", taken.clone()).await.unwrap();
+    let request = desk.put(&acme(), "ciba", taken).await.unwrap();
     assert!(desk.find_device(&acme(), Device::Code, &started.user_code).await.unwrap().is_ok());
     assert!(desk.delete(&acme(), "device", &Address::id(&started.device_code)).await.unwrap().is_ok());
     let gone = desk.find_device(&acme(), Device::Code, &started.user_code).await.unwrap();
     assert_eq!(gone.outcome, Outcome::NotFound);
-    assert!(desk.find_device(&tenant("other"), Device::Code, &started.user_code).await.unwrap().is_ok());
-    assert!(desk.find_device(&acme(), Device::Ciba, &started.user_code).await.unwrap().is_ok());
+    for (tenant, store, kept) in [(tenant("other"), "device", others), (acme(), "ciba", request)] {
+        assert!(desk.get(&tenant, store, &Address::id(kept.id().unwrap())).await.unwrap().is_ok(), "{store}");
+    }
 }
 
 /// B36: codes that expire leave nothing behind that would lock their user out.

@@ -111,7 +111,7 @@ pub async fn migrate_some(adapter: &dyn Adapter, schema: &Schema, mut steps: usi
     let settings = settings_table()?;
     if !adapter.tables().exists(&settings).await? {
         for step in adapter.tables().create(&settings, &Siblings::new()) {
-            adapter.tables().run(&step, None).await?;
+            again(|| adapter.tables().run(&step, None)).await?;
         }
         adapter.tables().define(&settings).await?;
     }
@@ -151,13 +151,18 @@ pub async fn migrate_some(adapter: &dyn Adapter, schema: &Schema, mut steps: usi
 
 /// Runs a step, again when the database ended it in favour of another.
 async fn run(adapter: &dyn Adapter, step: &Step, note: &Note) -> Result<bool> {
+    again(|| adapter.tables().run(step, Some(note))).await
+}
+
+/// Does what changes nothing if it fails, again when the database ended it in favour of another.
+pub(crate) async fn again<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..MAX_ENDED {
-        match adapter.tables().run(step, Some(note)).await {
+        match attempt().await {
             Err(Error::Conflict(_)) => {}
             done => return done,
         }
     }
-    adapter.tables().run(step, Some(note)).await
+    attempt().await
 }
 
 fn version_key(schema: &Schema) -> String {
@@ -211,7 +216,7 @@ async fn shard_tables(adapter: &dyn Adapter, schema: &Schema, steps: &mut usize)
         let todo = adapter.tables().shard(&tables).await?;
         let Some(step) = todo.first() else {
             let note = Note { key: key.clone(), from, to: SYSTEM_VERSION.into() };
-            adapter.tables().run(&Step::new(""), Some(&note)).await?;
+            run(adapter, &Step::new(""), &note).await?;
             continue;
         };
         if *steps == 0 {

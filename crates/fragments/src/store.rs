@@ -231,10 +231,11 @@ impl Store {
             self.with_rows(table, &mut shards).await?;
         }
         for shard in &shards {
-            self.begin_anew(shard).await?;
+            migrate::again(|| self.begin_anew(shard)).await?;
         }
         // Behind it: a process that ends in between does it again, which costs clients a look and loses nothing.
-        self.0.adapter.tables().run(&Step::new(""), Some(&Note { key, from, to: text })).await.map(|_| ())
+        let (step, note) = (Step::new(""), Note { key, from, to: text });
+        migrate::again(|| self.0.adapter.tables().run(&step, Some(&note))).await.map(|_| ())
     }
 
     pub(crate) fn adapter(&self) -> &Arc<dyn Adapter> {

@@ -346,8 +346,12 @@ async fn rights_are_the_same_over_http_and_sql() {
             }
         }
     }
-    let (_, metrics) = world.send("GET", "/metrics", None, "", "");
-    assert!(metrics.contains("isles_run_index_lag_ms"), "{metrics}");
+    // It is told as soon as it is known of every shard.
+    let asked = std::time::Instant::now();
+    while !world.send("GET", "/metrics", None, "", "").1.contains("isles_run_index_lag_ms ") {
+        assert!(asked.elapsed() < std::time::Duration::from_secs(30), "the lag of the index is not told");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
 /// A worker that takes several tasks keeps the leases of those that wait for their turn, so another one does not take

@@ -369,6 +369,7 @@ impl Desk<'_> {
         let unique = place::uuid(self.stores.random()?);
         let near = put.near.as_ref().or(self.near.as_ref());
         if put.route.is_none()
+            && put.region.is_none()
             && let Some(near) = near.filter(|region| !place::has_region(going.placement(), region))
         {
             self.stores.shared.meter.unserved(&spec.name, near);

@@ -259,8 +259,14 @@ impl Sequences {
     }
 
     async fn read(&self, sequence: &Sequence, whose: &Whose) -> Result<Stored, SqlError> {
-        let base = self.base(sequence).await?;
+        let mut base = self.base(sequence).await?;
         let Whose::Tenant(tenant) = whose else { return Ok(base) };
+        if base.position.own.is_none() {
+            // What was drawn while all shared the sequence, and not handed out, comes before what tenants begin with.
+            let taken = self.forget_where(|slot| *slot == Slot::shared(&sequence.name));
+            self.give_back(taken).await;
+            base = self.base(sequence).await?;
+        }
         // A tenant's position counts as long as the sequence is the one it was made for.
         let with = Transaction::new().when_as_read(&base.key, base.record.as_ref());
         let (own, with) = match base.position.own {

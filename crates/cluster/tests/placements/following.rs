@@ -149,7 +149,6 @@ async fn who_enters_waits_for_those_inside_the_last_placement() {
 async fn a_first_record_waits_for_its_tenant_and_not_for_all() {
     let db = Db::sqlite(1).await;
     let placements = db.database.placements().clone();
-    let other = placements.enter("other").await.unwrap();
     let before = placements.enter("acme").await.unwrap();
     // Something else changes meanwhile: those who share go on under a copy, and still count.
     put(&placements, "third", &preset()).await.unwrap();
@@ -161,6 +160,7 @@ async fn a_first_record_waits_for_its_tenant_and_not_for_all() {
     assert!(!first.is_finished(), "somebody of it is inside");
     drop(before);
     first.await.unwrap();
+    let other = placements.enter("other").await.unwrap();
     let entered = placements.enter("acme").await.unwrap();
     assert_eq!(entered.source, Source::Configured, "although others are inside what it had before");
     drop((entered, other));

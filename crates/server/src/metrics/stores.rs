@@ -90,7 +90,7 @@ fn durations(encoder: &mut DescriptorEncoder<'_>, all: &[Durations]) -> Result<(
             (*bound as f64 / 1e6, own)
         });
         let mut buckets: Vec<(f64, u64)> = within.collect();
-        buckets.push((f64::MAX, one.count - below));
+        buckets.push((f64::INFINITY, one.count - below));
         let sum = one.sum_micros as f64 / 1e6;
         each.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, one.count, &buckets, None)?;
     }

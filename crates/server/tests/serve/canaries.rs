@@ -330,7 +330,7 @@ fn check_that_canaries_show(server: &Server, generator: &Generator, id: &str) {
 fn asked_by_http(name: &str, id: &str) -> [(&'static str, String); 4] {
     [
         ("/sql", json!({ "sql": format!("SELECT * FROM {name}") }).to_string()),
-        ("/sql", json!({ "sql": format!("SELECT row_to_json(v) FROM v_{name} v") }).to_string()),
+        ("/sql", json!({ "sql": format!("SELECT v.* FROM v_{name} v") }).to_string()),
         ("/stores/session/get", json!({ "id": id }).to_string()),
         ("/stores/session/list_by_owner", json!({ "owner": "somebody" }).to_string()),
     ]

@@ -133,26 +133,29 @@ fn the_prompt_answers_and_copies() {
             assert!(length > 0, "{wanted} is missing: {shown}");
             shown.push_str(&String::from_utf8_lossy(&bytes[..length]));
         }
-        shown.clear();
+        // What comes behind it is looked at by the next one.
+        let end = shown.find(wanted).map_or(0, |at| at + wanted.len());
+        shown.drain(..end);
     };
     let mut types = |line: &str| input.write_all(format!("{line}\n").as_bytes()).unwrap();
+    // A line is typed when the prompt waits for it: how a line has ended is what the terminal is told.
+    const ENDED: &str = "\x1b[?2004l";
+    for (prompt, line, answer) in [
+        ("isles=> ", "CREATE TABLE t (id int PRIMARY KEY,", ENDED),
+        ("isles-> ", "v text);", "CREATE TABLE\r\n"),
+        ("isles=> ", "COPY t FROM STDIN WITH (FORMAT csv);", ENDED),
+        (">> ", "1,one", ENDED),
+        (">> ", "2,two", ENDED),
+        (">> ", "\\.", "COPY 2"),
+        ("isles=> ", "SELECT 40 + id AS n, v FROM t WHERE id = 2;", "42 | two"),
+        ("isles=> ", "SELECT nonsense;", "42703"),
+        ("isles=> ", "\\dt", "public"),
+    ] {
+        until(prompt);
+        types(line);
+        until(answer);
+    }
     until("isles=> ");
-    types("CREATE TABLE t (id int PRIMARY KEY,");
-    until("isles-> ");
-    types("v text);");
-    until("CREATE TABLE\r\n");
-    types("COPY t FROM STDIN WITH (FORMAT csv);");
-    until(">> ");
-    types("1,one");
-    types("2,two");
-    types("\\.");
-    until("COPY 2");
-    types("SELECT 40 + id AS n, v FROM t WHERE id = 2;");
-    until("42 | two");
-    types("SELECT nonsense;");
-    until("42703");
-    types("\\dt");
-    until("public");
     types("\\q");
     assert!(process.wait().unwrap().success());
 }

@@ -199,7 +199,7 @@ async fn a_locked_role_is_told_no_name_that_is_not_its_own() {
         "SELECT * FROM pg_shadow",
         "SELECT * FROM pg_group",
         "SELECT * FROM pg_class",
-        "SELECT * FROM pg_attribute",
+        "SELECT attname, attrelid::regclass::text FROM pg_attribute",
         "SELECT * FROM pg_index",
         "SELECT * FROM pg_constraint",
         "SELECT * FROM pg_description",

@@ -254,7 +254,18 @@ impl Reader {
         Ok(())
     }
 
+    /// Another engine that follows the same log may have brought it to the index, and so let it be cut off: what it knew of
+    /// index shards may have been older, so the runs are gone through once more. Else the log has grown too long, and
+    /// nobody knows what it had.
     async fn after_trim(&mut self, engine: &Engine, trimmed: Seq) -> Result<usize> {
+        let (consumers, own) = (self.shard.consumers().await.map_err(|error| unavailable(&error))?, stream()?);
+        let stands = consumers.into_iter().find(|consumer| consumer.stream == own).map(|consumer| consumer.position);
+        if let Some(position) = stands.filter(|position| *position >= trimmed) {
+            super::mend::from_runs(engine).await?;
+            self.owed.clear();
+            (self.noted, self.read) = (position, position);
+            return Ok(0);
+        }
         tracing::warn!(shard = %self.shard.id(), "a change log was cut off: the index is compared with all runs");
         let end = self.shard.settled().await.map_err(|error| unavailable(&error))?;
         mend(engine).await?;

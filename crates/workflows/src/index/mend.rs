@@ -52,7 +52,8 @@ pub(crate) async fn mend(engine: &Engine) -> Result<Mended> {
     Ok(mended)
 }
 
-async fn from_runs(engine: &Engine) -> Result<u64> {
+/// Writes the entries of all runs that are missing or of an earlier version.
+pub(crate) async fn from_runs(engine: &Engine) -> Result<u64> {
     let (mut after, mut written) = (String::new(), 0);
     loop {
         let page = engine.lines.one(PAGE_OF_RUNS, params![after.as_str(), PAGE]).await?;

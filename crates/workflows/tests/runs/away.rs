@@ -57,8 +57,7 @@ async fn list(workflows: &Workflows) -> (BTreeSet<String>, BTreeSet<String>) {
 /// The shard that is taken away: the one that does not have what there is only once.
 fn other(db: &Db) -> ShardId {
     let policy = db.database.current_routing();
-    let home = policy.home().unwrap();
-    db.database.shard_names().into_iter().find(|name| name != home).unwrap()
+    db.database.shard_names().into_iter().rfind(|name| Some(name) != policy.home()).unwrap()
 }
 
 /// Runs sleep; a shard goes away; those of the other wake, end and are listed, new ones too; the shard comes back, and

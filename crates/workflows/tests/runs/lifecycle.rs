@@ -915,7 +915,9 @@ async fn long_steps_under(db: &Db, planted: Option<Planted>) -> u64 {
     let another = open_with(db, registry, short).await;
     let id = format!("{planted:?}");
     workflows.create("long", &id, &json!(null)).await.unwrap();
-    result(&workflows, "long", &id).await.unwrap();
+    let ended = result(&workflows, "long", &id).await;
+    // With the bug it is given up after a while: it never comes to its end.
+    assert!(ended.is_ok() || planted.is_some(), "{ended:?}");
     workflows.close();
     another.close();
     done.count("step")

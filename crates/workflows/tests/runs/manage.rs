@@ -231,7 +231,10 @@ pub(crate) async fn a_run_without_an_executor_is_ended_at_once(db: Db) {
         workflows.terminate("job", "ended").await.is_ok_and(|run| run.status.as_str() == "terminated")
     })
     .await;
-    assert_eq!(workflows.pause("job", "paused").await.unwrap().status.as_str(), "paused");
+    crate::world::until("the end of the other's lease", || async {
+        workflows.pause("job", "paused").await.is_ok_and(|run| run.status.as_str() == "paused")
+    })
+    .await;
     workflows.terminate("job", "paused").await.unwrap();
     for id in ["ended", "paused"] {
         workflows.delete("job", id).await.unwrap();

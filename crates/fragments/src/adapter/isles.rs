@@ -37,12 +37,15 @@ pub struct Isles {
     /// Tenants that were listed last, or have been written to since. A list asks all shards; when one of them is away,
     /// those of the others are found here.
     known: Mutex<BTreeSet<Shard>>,
+    /// Held by the one who changes the schema: several at once would wait for each other until one of them is ended, and
+    /// again.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Isles {
     /// A database that is open in this process, by the name that clients call it.
     pub fn new(database: Arc<Database>, name: &str) -> Isles {
-        Isles { database, name: name.into(), known: Mutex::default() }
+        Isles { database, name: name.into(), known: Mutex::default(), changing: tokio::sync::Mutex::default() }
     }
 
     fn session(&self, shard: Option<&Shard>) -> Result<Session> {
@@ -375,6 +378,7 @@ impl Tables for Isles {
     }
 
     async fn run(&self, step: &Step, note: Option<&Note>) -> Result<bool> {
+        let _one_at_a_time = self.changing.lock().await;
         let mut session = self.session(None)?;
         let texts: Vec<String> = session.statements(&step.sql)?.iter().map(|text| text.to_string()).collect();
         let note = note.map(|note| ddl::note(Dialect::Isles, note));

@@ -261,6 +261,7 @@ impl Reader {
         let (consumers, own) = (self.shard.consumers().await.map_err(|error| unavailable(&error))?, stream()?);
         let stands = consumers.into_iter().find(|consumer| consumer.stream == own).map(|consumer| consumer.position);
         if let Some(position) = stands.filter(|position| *position >= trimmed) {
+            super::resize::learn(engine).await?;
             super::mend::from_runs(engine).await?;
             self.owed.clear();
             (self.noted, self.read) = (position, position);

@@ -7,6 +7,7 @@ use isles_fragments::adapter::{Access, Mode, Tick};
 use isles_fragments::shard::Strategy;
 use isles_fragments::store::{Planted, Store};
 use isles_fragments::surroundings::Surroundings;
+use isles_fragments::uow::Attempts;
 use isles_fragments::{Error, Value};
 use isles_kernel::sync::{Cursor, OutboxQuery};
 use isles_sim::pgserver::{PgOptions, PgServer};
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Sweeps over the moments of a unit of work until the bug is found; one is enough on a calm machine.
 const SWEEPS: usize = 20;
+/// Of a writer that meets a cutover: some ten seconds.
+const PATIENT: Attempts = Attempts { retries: 100, first_wait_ms: 5, longest_wait_ms: 200 };
 
 /// I-2, planted bug 11: an entry that is written in a transaction of its own is missing after some crash.
 #[tokio::test(flavor = "multi_thread")]
@@ -212,7 +215,9 @@ async fn cursors_go_on_while_their_tenant_moves() {
             while after < AFTER {
                 after += usize::from(seen.load(Ordering::SeqCst));
                 let tx = app.handler_tx().retrieve(|r| r.count(isles_fragments::query::Find::of("users")).map(|_| ()));
-                tx.mutate(|m, _| m.create("users", user("x"))).execute().await.unwrap();
+                // Where everything is slow, a cutover may last longer than others are patient.
+                let patient = tx.mutate(|m, _| m.create("users", user("x"))).retry(PATIENT);
+                patient.execute().await.unwrap();
                 written += 1;
             }
             done.store(true, Ordering::SeqCst);

@@ -671,7 +671,6 @@ pub(crate) async fn a_resize_doubles_no_count(db: Db) {
     let workflows = open(&db, registry(4, None, false)).await;
     populate(&workflows, "payment", 24).await;
     workflows.close();
-    let workflows = open(&db, registry(8, Some(4), false)).await;
     let mut copies = 0;
     for n in 0..24 {
         let id = format!("run-{n:03}");
@@ -682,6 +681,7 @@ pub(crate) async fn a_resize_doubles_no_count(db: Db) {
         }
     }
     assert!(copies > 3);
+    let workflows = open(&db, registry(8, Some(4), false)).await;
     let (counts, failed) = workflows.counts(Some("payment")).await.unwrap();
     let shown: Vec<(Status, i64)> = counts.iter().map(|count| (count.status, count.runs)).collect();
     assert_eq!((shown, failed), (vec![(Status::Waiting, 8), (Status::Completed, 16)], Vec::new()));
